@@ -150,7 +150,7 @@ LAYOUTS = {
 }
 
 
-UNOPENED = ("data.unknown_format", "data.unsafe_archive", "data.not_found")  # other faults are in the report
+UNOPENED = ("data.unknown_format", "data.not_found")  # other faults are in the report
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

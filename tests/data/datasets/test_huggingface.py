@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tests.data.tables import (
+    CLASSES,
     IMAGE,
     cell,
     features,
@@ -17,10 +18,11 @@ from tests.data.tables import (
 from tests.data.trees import refused_at
 from tests.errors import raises
 from vitral.core.config import Size
+from vitral.core.errors import DataError
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
-from vitral.data.samples import Samples, StratifiedSplit
+from vitral.data.samples import SPLITS, Samples, StratifiedSplit
 
 TRAIN = [table(range(5), [0, 1, 2, 0, 1]), table(range(5, 9), [2, 0, 1, 2])]
 TEST = table(range(9, 12), [2, 1, 0])
@@ -142,6 +144,70 @@ def test_files_that_disagree_about_the_classes_are_refused(tmp_path: Path) -> No
     with raises("data.schema_mismatch", "train.parquet") as caught:
         open_data(str(tmp_path))
     assert refused_at(caught) == str(tmp_path / "test.parquet")
+
+
+def faults_of(root: Path) -> tuple[Samples, list[tuple[str, str]]]:
+    """The samples, and the code and place of every fault."""
+    found: list[DataError] = []
+    samples = open_data(str(root), on_fault=found.append)
+    return samples, [(fault.code, fault.where.removeprefix(str(root)).lstrip("/")) for fault in found]
+
+
+def test_all_faults_of_the_tables_are_collected(tmp_path: Path) -> None:
+    write_table(tmp_path / "train-00000-of-00006.parquet", table(range(4), [0, 1, 2, 7]))
+    write_table(tmp_path / "train-00001-of-00006.parquet", pa.table({"label": [1, 2]}))
+    write_table(tmp_path / "train-00002-of-00006.parquet", table([4], [0], classes=("ant", "bee", "cat")))
+    (tmp_path / "train-00003-of-00006.parquet").write_bytes(b"<html>")
+    write_table(tmp_path / "train-00004-of-00006.parquet", table([5, 6], [-1, 2]))
+    write_table(tmp_path / "test.parquet", TEST)
+    samples, faults = faults_of(tmp_path)
+    assert faults == [
+        ("data.missing_file", ""),
+        ("data.missing_column", "train-00001-of-00006.parquet"),
+        ("data.schema_mismatch", "train-00002-of-00006.parquet"),
+        ("data.bad_table", "train-00003-of-00006.parquet"),
+        ("data.bad_label", "train-00000-of-00006.parquet#3"),
+        ("data.bad_label", "train-00004-of-00006.parquet#0"),
+    ]
+    assert contents(samples, "train") == [
+        (picture(n), name) for n, name in zip([0, 1, 2, 6], [*CLASSES, "bee"], strict=True)
+    ]
+
+
+def test_all_faults_of_saved_splits_are_collected(tmp_path: Path) -> None:
+    save_splits_to_disk(tmp_path, train=TRAIN, validation=[TEST], valid=[TEST], test=[TEST])
+    (tmp_path / "train/data-00000-of-00002.arrow").unlink()
+    (tmp_path / "test/state.json").write_text("{")
+    samples, faults = faults_of(tmp_path)
+    assert faults == [
+        ("data.missing_file", "train/state.json"),
+        ("data.bad_index", "test/state.json"),
+        ("data.ambiguous_split", ""),
+    ]
+    assert [len(samples.of(split)) for split in SPLITS] == [4, 6, 0]
+
+
+def test_of_several_datasets_in_a_folder_the_first_is_read(tmp_path: Path) -> None:
+    for name in ("small", "large"):
+        write_table(tmp_path / name / "train.parquet", TRAIN[0])
+    samples, faults = faults_of(tmp_path)
+    assert faults == [("data.several_sets", "")]
+    assert len(samples.items) == 5
+
+
+def test_splits_of_unknown_names_are_read_as_one(tmp_path: Path) -> None:
+    save_splits_to_disk(tmp_path, one=[TRAIN[0]], two=[TRAIN[1]])
+    samples, faults = faults_of(tmp_path)
+    assert faults == [("data.no_train_split", "")]
+    assert len(samples.items) == 9
+
+
+def test_tables_without_a_sound_file_have_faults_and_no_images(tmp_path: Path) -> None:
+    for name in ("train.parquet", "test.parquet"):
+        (tmp_path / name).write_bytes(b"<html>")
+    samples, faults = faults_of(tmp_path)
+    assert faults == [("data.bad_table", "train.parquet"), ("data.bad_table", "test.parquet")]
+    assert not samples.items
 
 
 def test_the_same_set_has_the_same_fingerprint_wherever_it_lies(tmp_path: Path) -> None:

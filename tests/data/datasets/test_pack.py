@@ -19,6 +19,7 @@ from tests.data.pictures import color, encoded
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
+from vitral.core.errors import DataError
 from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
@@ -184,6 +185,21 @@ def test_a_damaged_shard_is_named_and_written_again(tmp_path: Path) -> None:
     shard.unlink()
     with raises("data.missing_file", shard):
         open_data(str(out))
+
+
+def test_every_damaged_shard_of_a_pack_is_a_fault(tmp_path: Path) -> None:
+    here = packed(folder(tmp_path / "data"), tmp_path / "out")
+    damaged, gone, *_ = sorted((tmp_path / "out").glob("*.tar"))
+    damaged.write_bytes(b"cut")
+    gone.unlink()
+    faults: list[DataError] = []
+    samples = open_data(str(tmp_path / "out"), on_fault=faults.append)
+    assert [(fault.code, fault.where) for fault in faults] == [
+        ("data.bad_archive", str(damaged)),
+        ("data.missing_file", str(gone)),
+    ]
+    assert 0 < len(samples.items) < len(here.items)
+    assert samples.classes == here.classes
 
 
 @pytest.mark.parametrize("protocol", ["file", "memory"])

@@ -13,6 +13,7 @@ import pytest
 from tests.data.tars import File, sample, write_tar
 from tests.data.trees import labeled, refused_at
 from tests.errors import raises
+from vitral.core.errors import DataError
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 
@@ -146,6 +147,39 @@ def test_tars_that_cannot_be_right_are_refused(
     with raises(*error) as caught:
         open_data(str(tmp_path / address))
     assert refused_at(caught) == str(tmp_path / place)
+
+
+def faults_of(address: Path) -> tuple[Samples, list[tuple[str, str]]]:
+    """The samples, and the code and place of every fault."""
+    found: list[DataError] = []
+    samples = open_data(str(address), on_fault=found.append)
+    return samples, [(fault.code, fault.where.removeprefix(str(address)).lstrip("/")) for fault in found]
+
+
+@pytest.mark.parametrize(("tars", "classes", "address", "place", "error"), BAD.values(), ids=BAD)
+def test_a_fault_is_collected_and_the_rest_is_read(
+    tmp_path: Path, tars: Tars, classes: str, address: str, place: str, error: tuple[str, ...]
+) -> None:
+    found: list[DataError] = []
+    samples = open_data(str(made(tmp_path, tars, classes) / address), on_fault=found.append)
+    assert (found[0].code, found[0].where) == (error[0], str(tmp_path / place))
+    assert all(samples.read(item) == item.name.rpartition(".tar/")[2].encode() for item in samples.items)
+
+
+def test_all_faults_of_all_tars_are_collected_in_their_order(tmp_path: Path) -> None:
+    tars = {f"{number}.tar": [*PETS, ("x.jpg", b"")] for number in range(9)}
+    made(tmp_path, {**tars, "train-9.tar": [*PETS, *sample("y", "cow")]}, "cat\ndog\n")
+    (tmp_path / "3.tar").write_bytes(b"<html>")
+    samples, faults = faults_of(tmp_path)
+    assert faults == [
+        *(
+            ("data.bad_archive", "3.tar") if number == 3 else ("data.bad_label", f"{number}.tar/x")
+            for number in range(9)
+        ),
+        ("data.bad_label", "train-9.tar/y.jpg"),
+        ("data.bad_split", ""),
+    ]
+    assert len(samples.items) == 18
 
 
 def test_a_compressed_tar_is_refused_by_its_content(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ DEEP = "/".join(["a folder with a long name"] * 12)
 
 
 def scanned(data: bytes) -> list[TarSample]:
-    return scan_tar(BytesIO(data), "set/train-000.tar")
+    """The samples; the first fault is raised."""
+    samples, faults = scan_tar(BytesIO(data), "set/train-000.tar")
+    for fault in faults:
+        raise fault
+    return samples
 
 
 def found(files: list[Any]) -> list[tuple[str, str | int, str | None]]:
@@ -162,6 +166,35 @@ def test_a_file_that_is_no_whole_tar_is_refused(data: bytes, error: tuple[str, .
     with raises(*error) as caught:
         scanned(data)
     assert refused_at(caught) == "set/train-000.tar"
+
+
+def test_all_faults_of_a_tar_are_found_and_the_other_samples_are_kept() -> None:
+    files = [
+        *sample("1", "cat"),
+        ("../2.jpg", b""),
+        *[("3.jpg", b""), ("3.png", b""), ("3.cls", b"cat")],
+        odd("link", tarfile.SYMTYPE, "1.jpg"),
+        ("4.jpg", b""),
+        *sample("1", "dog"),
+        *[("5.jpg", b""), ("5.json", b"{")],
+        *sample("6", "dog"),
+    ]
+    samples, faults = scan_tar(BytesIO(tar_bytes(files)), "t.tar")
+    assert sorted((fault.code, fault.where) for fault in faults) == [
+        ("data.bad_label", "t.tar/4"),
+        ("data.bad_label", "t.tar/5"),
+        ("data.bad_sample", "t.tar/1"),
+        ("data.bad_sample", "t.tar/3"),
+        ("data.unsafe_archive", "t.tar"),
+        ("data.unsafe_archive", "t.tar"),
+    ]
+    assert [entry.member for entry in samples] == ["1.jpg", "6.jpg"]
+
+
+def test_a_cut_tar_has_one_fault_and_the_samples_before_the_cut() -> None:
+    samples, faults = scan_tar(BytesIO(WHOLE[: 5 * 512 + 100]), "t.tar")
+    assert [fault.code for fault in faults] == ["data.bad_archive"]
+    assert len(samples) == 1
 
 
 def test_a_tar_cut_anywhere_is_refused() -> None:

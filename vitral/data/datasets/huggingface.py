@@ -254,21 +254,21 @@ def holds_tables(path: Path) -> bool:
         return False  # opening it as a folder reports the error
 
 
-def find_tables(root: Path) -> TableFiles:
+def find_tables(root: Path, on_fault: OnFault = refuse) -> TableFiles:
     """The files of the dataset in a folder."""
     splits = root / "dataset_dict.json"
     if splits.is_file():
         words = _names(splits, "splits", _json(splits).get("splits"))
-        return _by_split(root, {word: _saved(root, word) for word in words})
+        return _by_split(root, {word: _saved(root, word, on_fault) for word in words}, on_fault)
     if (root / "state.json").is_file():
-        return _by_split(root, {"": _saved(root, "")})
+        return _by_split(root, {"": _saved(root, "", on_fault)}, on_fault)
     names = sorted(path.relative_to(root).as_posix() for path in _below(root, DEPTH))
-    _check_complete(root, names)
-    _check_one_dataset(root, names)
+    _check_complete(root, names, on_fault)
+    names = _one_dataset(root, names, on_fault)
     files: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
         files[_word(name)].append(name)
-    return _by_split(root, files)
+    return _by_split(root, files, on_fault)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
@@ -289,7 +289,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
         yield from _below(path, depth - 1)
 
 
-def _by_split(root: Path, words: dict[str, list[str]]) -> TableFiles:
+def _by_split(root: Path, words: dict[str, list[str]], on_fault: OnFault) -> TableFiles:
     """The files for each split; those of other words are skipped, unless there is nothing else."""
     known = {word: SPLIT_ALIASES[word.lower()] for word in words if word.lower() in SPLIT_ALIASES}
     if not known and len(words) == 1:
@@ -297,31 +297,41 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> TableFiles:
     if not known:
         message = f"none of its splits is for training: {format_names(list(words))}"
         hint = "give one of the folders, or call one split train"
-        raise DataError(message, code="data.no_train_split", where=root, hint=hint)
-    if len(set(known.values())) < len(known):
+        on_fault(DataError(message, code="data.no_train_split", where=root, hint=hint))
+        known = dict.fromkeys(words, "train")
+    elif len(set(known.values())) < len(known):
         message = f"two of its splits are the same: {format_names(list(known))}"
-        raise DataError(message, code="data.ambiguous_split", where=root, hint="rename or remove one")
+        on_fault(DataError(message, code="data.ambiguous_split", where=root, hint="rename or remove one"))
     in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
     notes = [f"left out, of no split that is used: {format_names(others)}"] if others else []
     return TableFiles([TableFile(name, known[word]) for word in in_order for name in words[word]], notes)
 
 
-def _saved(root: Path, folder: str) -> list[str]:
+def _saved(root: Path, folder: str, on_fault: OnFault) -> list[str]:
     """The files that `save_to_disk` wrote into a folder; others are leftovers of `map` and `filter`."""
     path = root / folder / "state.json"
+    try:
+        names = _saved_names(path, folder)
+    except DataError as fault:
+        on_fault(fault)
+        return []
+    for name in names:
+        if not (root / name).is_file():
+            hint = f"put it back, or {SAVE_AGAIN}"
+            on_fault(DataError(f"{name} is missing", code="data.missing_file", where=path, hint=hint))
+    return [name for name in names if (root / name).is_file()]
+
+
+def _saved_names(path: Path, folder: str) -> list[str]:
+    """The files that a `state.json` lists."""
     state = _json(path)
     if state.get("_indices_data_files"):
         message, hint = "its rows are selected by a file of indices", "save it again after flatten_indices()"
         raise DataError(message, code="data.unsupported_table", where=path, hint=hint)
     entries = state.get("_data_files")
     found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
-    names = [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
-    for name in names:
-        if not (root / name).is_file():
-            hint = f"put it back, or {SAVE_AGAIN}"
-            raise DataError(f"{name} is missing", code="data.missing_file", where=path, hint=hint)
-    return names
+    return [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
 
 
 def _names(path: Path, field: str, found: object) -> list[str]:
@@ -352,8 +362,8 @@ def _shard(name: str) -> re.Match[str]:
     return match
 
 
-def _check_complete(root: Path, names: list[str]) -> None:
-    """Refuse a split that lacks files, as after an interrupted download."""
+def _check_complete(root: Path, names: list[str], on_fault: OnFault) -> None:
+    """Find splits that lack files, as after an interrupted download."""
     counts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for name in names:
         shard = _shard(name)
@@ -365,50 +375,70 @@ def _check_complete(root: Path, names: list[str]) -> None:
         if missing:
             absent = format_names([f"{number:05}" for number in missing])
             message = f"{len(missing)} of the {count} files of {stem} are missing: {absent}"
-            raise DataError(message, code="data.missing_file", where=root, hint="download them")
+            on_fault(DataError(message, code="data.missing_file", where=root, hint="download them"))
 
 
-def _check_one_dataset(root: Path, names: list[str]) -> None:
-    """Refuse a folder that holds several datasets, as some on the hub do."""
-    parents = {PurePosixPath(name).parent for name in names}
-    sets = sorted({str(parent.parent if parent.name.lower() in SPLIT_ALIASES else parent) for parent in parents})
-    if len(sets) > 1:
-        message = f"holds several datasets: {format_names(sets)}"
-        raise DataError(message, code="data.several_sets", where=root, hint="give one of these folders")
+def _one_dataset(root: Path, names: list[str], on_fault: OnFault) -> list[str]:
+    """The files of the first dataset; several in one folder, as some on the hub are, are a fault."""
+    sets: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        parent = PurePosixPath(name).parent
+        sets[str(parent.parent if parent.name.lower() in SPLIT_ALIASES else parent)].append(name)
+    first, *others = sorted(sets)
+    if others:
+        message = f"holds several datasets: {format_names([first, *others])}"
+        on_fault(DataError(message, code="data.several_sets", where=root, hint="give one of these folders"))
+    return sets[first]
 
 
 def open_tables(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
     """The images of a folder of tables, or of one table, all of which are then for training."""
+    faults: list[DataError] = []
+
+    def report(fault: DataError) -> None:
+        faults.append(fault)
+        on_fault(fault)
+
     alone = path.is_file()
     root = path.parent if alone else path
-    files, notes = TableFiles([TableFile(path.name, "train")], []) if alone else find_tables(path)
-    columns = _columns(root, files)
-    labels = [read_column(str(root / file.name), columns.label) for file in files]
+    files, notes = TableFiles([TableFile(path.name, "train")], []) if alone else find_tables(path, report)
+    columns, labels = _read_labels(root, files, report)
     rows = [
-        Row(f"{file.name}#{number:07}", _class(value, columns.classes, f"{root / file.name}#{number}"), file.split)
-        for file, values in zip(files, labels, strict=True)
+        Row(f"{file.name}#{number:07}", name, file.split)
+        for file, values in labels
         for number, value in enumerate(values)
+        if (name := _class(value, columns.classes, f"{root / file.name}#{number}", report))
     ]
-    if not rows:
-        raise DataError("holds no rows", code="data.empty", where=path, hint="give a dataset with images")
+    if not rows and not faults:
+        report(DataError("holds no rows", code="data.empty", where=path, hint="give a dataset with images"))
     samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes, on_fault)
-    order = columns.classes or _sorted_numbers(value for values in labels for value in values)
+    order = columns.classes or _sorted_numbers(value for _, values in labels for value in values)
     return reorder_classes(samples, order, keep_empty=False)
 
 
-def _columns(root: Path, files: list[TableFile]) -> Columns:
-    """The columns, which must be the same in every file."""
-    found = [choose_columns(read_schema(str(root / file.name)), str(root / file.name)) for file in files]
-    for file, columns in zip(files, found, strict=True):
-        if columns != found[0]:
-            message = f"its columns or classes are not those of {files[0].name}"
-            hint = "give all files the same image and label columns, and the same classes"
-            raise DataError(message, code="data.schema_mismatch", where=root / file.name, hint=hint)
-    return found[0]
+def _read_labels(
+    root: Path, files: list[TableFile], on_fault: OnFault
+) -> tuple[Columns, list[tuple[TableFile, list[Any]]]]:
+    """The columns, which are those of the first readable file, and the labels of the files that have them."""
+    found: list[tuple[TableFile, Columns]] = []
+    labels: list[tuple[TableFile, list[Any]]] = []
+    for file in files:
+        where = str(root / file.name)
+        try:
+            columns = choose_columns(read_schema(where), where)
+            if found and columns != found[0][1]:
+                message = f"its columns or classes are not those of {found[0][0].name}"
+                hint = "give all files the same image and label columns, and the same classes"
+                raise DataError(message, code="data.schema_mismatch", where=where, hint=hint)
+            found.append((file, columns))
+            labels.append((file, read_column(where, columns.label)))
+        except DataError as fault:
+            on_fault(fault)
+    return found[0][1] if found else Columns("", "", ()), labels
 
 
-def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
-    """The name of the class of a label."""
+def _class(value: Any, classes: tuple[str, ...], where: str, on_fault: OnFault) -> str:
+    """The name of the class of a label; empty if there is none."""
     message = "no label in this row"
     if value is not None and value != "":
         if not classes:
@@ -416,7 +446,8 @@ def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
         if isinstance(value, int) and 0 <= value < len(classes):
             return classes[value]
         message = f"label {value!r} is not one of the {len(classes)} classes"
-    raise DataError(message, code="data.bad_label", where=where, hint="correct the label, or remove the row")
+    on_fault(DataError(message, code="data.bad_label", where=where, hint="correct the label, or remove the row"))
+    return ""
 
 
 def _sorted_numbers(values: Iterable[Any]) -> tuple[str, ...]:

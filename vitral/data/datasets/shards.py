@@ -159,24 +159,45 @@ class TarMember(NamedTuple):
     length: int
 
 
-def scan_tar(file: BinaryIO, where: str) -> list[TarSample]:
+class TarScan(NamedTuple):
+    """The sound samples of a tar, and its faults in order."""
+
+    samples: list[TarSample]
+    faults: list[DataError]
+
+
+def scan_tar(file: BinaryIO, where: str) -> TarScan:
     """All samples of a tar, from its headers and labels alone; `where` names it in messages."""
-    samples: dict[str, TarSample] = {}
-    for key, group in groupby(list_members(file, where), key=lambda member: member.key):
-        if key in samples:
-            message, hint = "a second sample with the same key", "keep the files of a sample together, under one key"
-            raise DataError(message, code="data.bad_sample", where=f"{where}/{key}", hint=hint)
-        samples[key] = _read_sample(file, f"{where}/{key}", list(group))
-    if not samples:
-        raise DataError("no images in it", code="data.empty", where=where, hint=DOWNLOAD)
-    return list(samples.values())
+    samples: list[TarSample] = []
+    faults: list[DataError] = []
+    keys: set[str] = set()
+    try:
+        for key, group in groupby(list_members(file, where, faults.append), key=lambda member: member.key):
+            members, place = list(group), f"{where}/{key}"
+            try:
+                if key in keys:
+                    message, hint = "a second sample with the same key", "keep the files of a sample together"
+                    raise DataError(message, code="data.bad_sample", where=place, hint=f"{hint}, under one key")
+                keys.add(key)
+                samples.append(_read_sample(file, place, members))
+            except DataError as fault:
+                faults.append(fault)
+    except DataError as fault:  # nothing can be read beyond it; the sample before it may be incomplete
+        faults.append(fault)
+    if not samples and not faults:
+        faults.append(DataError("no images in it", code="data.empty", where=where, hint=DOWNLOAD))
+    return TarScan(samples, faults)
 
 
-def list_members(file: BinaryIO, where: str) -> Iterator[TarMember]:
+def list_members(file: BinaryIO, where: str, on_fault: OnFault = refuse) -> Iterator[TarMember]:
     """The files in a tar that belong to samples, with safe names."""
     for info in _headers(file, where):
         name = info.name.removeprefix("./")
-        _check_safe(info, name, where)
+        if fault := _unsafe(info, name, where):
+            if info.size < 0:  # the next header cannot be found
+                raise fault
+            on_fault(fault)
+            continue
         folder, _, last = name.rpartition("/")
         stem, dot, _ = last.partition(".")
         if info.isfile() and dot and not any(map(is_litter, name.split("/"))):
@@ -204,15 +225,15 @@ def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
         raise DataError(f"damaged or truncated at byte {end}", code="data.bad_archive", where=where, hint=DOWNLOAD)
 
 
-def _check_safe(info: tarfile.TarInfo, name: str, where: str) -> None:
+def _unsafe(info: tarfile.TarInfo, name: str, where: str) -> DataError | None:
     plain = (info.isfile() and not info.issparse()) or info.isdir()
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         message = f"the name {name!r} points outside the tar"
     elif not plain or info.size < 0:
         message = f"{name} is neither a regular file nor a folder"
     else:
-        return
-    raise DataError(message, code="data.unsafe_archive", where=where, hint="remove it, or create the tar again")
+        return None
+    return DataError(message, code="data.unsafe_archive", where=where, hint="remove it, or create the tar again")
 
 
 def _read_sample(file: BinaryIO, where: str, members: list[TarMember]) -> TarSample:
@@ -326,7 +347,7 @@ def open_shards(where: str, val_split: StratifiedSplit, on_fault: OnFault = refu
         return _from_tars(where, list_tars(where), val_split, on_fault)
     beside = file_sizes(where)
     if INDEX in beside:
-        return _from_index(where, beside)
+        return _from_index(where, beside, on_fault)
     found = [join(where, name) for name in beside if is_tar(name)]
     if DRAFT in beside:
         raise _unfinished(where)
@@ -341,15 +362,18 @@ def _unfinished(where: str) -> DataError:
     return DataError("an unfinished pack", code="data.unfinished_pack", where=where, hint=hint)
 
 
-def _from_index(where: str, beside: dict[str, int]) -> Samples:
+def _from_index(where: str, beside: dict[str, int], on_fault: OnFault) -> Samples:
     """A pack has the items, in the order, that the dataset had before it was packed."""
-    classes, notes, _, shards = parse_index(read_whole(join(where, INDEX)), join(where, INDEX))
-    for shard in shards:
-        if beside.get(shard.file) != shard.bytes:
+    classes, notes, _, listed = parse_index(read_whole(join(where, INDEX)), join(where, INDEX))
+    shards: list[Shard] = []
+    for shard in listed:
+        if beside.get(shard.file) == shard.bytes:
+            shards.append(shard)
+        else:
             found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
-            message = f"expected {shard.bytes:,} bytes, found {found}"
+            message, hint = f"expected {shard.bytes:,} bytes, found {found}", f"download it again, or {AGAIN}"
             code = "data.bad_archive" if shard.file in beside else "data.missing_file"
-            raise DataError(message, code=code, where=join(where, shard.file), hint=f"download it again, or {AGAIN}")
+            on_fault(DataError(message, code=code, where=join(where, shard.file), hint=hint))
     items = [item for shard in shards for item in map(Item, shard.names, shard.labels, repeat(shard.split))]
     store = build_store(
         [join(where, shard.file) for shard in shards],
@@ -367,41 +391,53 @@ def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit, on_
     if exists(f"{parent}{DRAFT}"):
         raise _unfinished(parent)
     log.info("reading the headers of %s tars; vitral pack makes an index that avoids this", f"{len(paths):,}")
+    classes = _listed_classes(f"{parent}{CLASSES}", on_fault)
+    found: list[tuple[int, TarSample, str]] = []  # the index of the path, the sample, its class
     with ThreadPoolExecutor(THREADS) as pool:
-        scans = list(pool.map(_scan, paths))
-    classes = _listed_classes(f"{parent}{CLASSES}")
-    found = [(path, sample) for path, samples in zip(paths, scans, strict=True) for sample in samples]
-    names = [f"{path.removeprefix(parent)}/{sample.member}" for path, sample in found]
-    labels = [_class_name(sample, classes, path) for path, sample in found]
-    splits = _splits(where, names, [sample.split or _split_of(path.removeprefix(parent)) for path, sample in found])
-    numbers = [number for number, samples in enumerate(scans) for _ in samples]
-    starts, lengths = [sample.start for _, sample in found], [sample.length for _, sample in found]
-    store = build_store(paths, names, numbers, starts, lengths)
-    built = build_samples(where, map(Row, names, labels, splits), store, val_split, on_fault=on_fault)
-    if not classes and all(isinstance(sample.label, int) for _, sample in found):
+        for number, (samples, faults) in enumerate(pool.map(_scan, paths)):
+            for fault in faults:  # in the order of the paths, whichever thread found them
+                on_fault(fault)
+            for sample in samples:
+                label = _class_name(sample, classes, paths[number], on_fault)
+                found += [(number, sample, label)] if label else []
+    names = [f"{paths[number].removeprefix(parent)}/{sample.member}" for number, sample, _ in found]
+    known = [sample.split or _split_of(paths[number].removeprefix(parent)) for number, sample, _ in found]
+    splits = _splits(where, names, known, on_fault)
+    starts, lengths = [sample.start for _, sample, _ in found], [sample.length for _, sample, _ in found]
+    store = build_store(paths, names, [number for number, _, _ in found], starts, lengths)
+    rows = map(Row, names, [label for _, _, label in found], splits)
+    built = build_samples(where, rows, store, val_split, on_fault=on_fault)
+    if not classes and all(isinstance(sample.label, int) for _, sample, _ in found):
         classes = tuple(sorted(built.classes, key=int))
     return reorder_classes(built, classes, keep_empty=True)
 
 
-def _scan(path: str) -> list[TarSample]:
-    with open_file(path) as file:
-        return scan_tar(file, path)
+def _scan(path: str) -> TarScan:
+    try:
+        with open_file(path) as file:
+            return scan_tar(file, path)
+    except DataError as fault:  # the file cannot be opened or read
+        return TarScan([], [fault])
 
 
-def _listed_classes(path: str) -> tuple[str, ...]:
-    """The classes that a file beside the shards lists, one a line; none if there is no file."""
+def _listed_classes(path: str, on_fault: OnFault) -> tuple[str, ...]:
+    """The classes that a file beside the shards lists, one a line; none if there is no such file, or a faulty one."""
     if not exists(path):
         return ()
     lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
     classes = tuple(normalize_unicode(line.removesuffix("\r")) for line in lines)
     if len(set(classes)) != len(classes) or "" in classes:
         message, hint = "a repeated class or an empty line", "write one class a line, in the order of their numbers"
-        raise DataError(message, code="data.bad_class_list", where=path, hint=hint)
+        on_fault(DataError(message, code="data.bad_class_list", where=path, hint=hint))
+        return ()
     return classes
 
 
-def _class_name(sample: TarSample, classes: tuple[str, ...], path: str) -> str:
-    """The class of an image: a number is an index of the listed classes, or the name itself if none are listed."""
+def _class_name(sample: TarSample, classes: tuple[str, ...], path: str, on_fault: OnFault) -> str:
+    """The class of an image: a number is an index of the listed classes, or the name itself if none are listed.
+
+    It is empty if it is not one of them.
+    """
     if not classes:
         return str(sample.label)
     if isinstance(sample.label, int) and sample.label < len(classes):
@@ -410,16 +446,17 @@ def _class_name(sample: TarSample, classes: tuple[str, ...], path: str) -> str:
         return sample.label
     message = f"the label {sample.label!r} is not one of the {len(classes)} classes in {CLASSES}"
     hint = f"correct the label or {CLASSES}; numbers start at 0"
-    raise DataError(message, code="data.bad_label", where=f"{path}/{sample.member}", hint=hint)
+    on_fault(DataError(message, code="data.bad_label", where=f"{path}/{sample.member}", hint=hint))
+    return ""
 
 
-def _splits(where: str, names: Sequence[str], known: Sequence[Split | None]) -> list[Split]:
-    """The split of each image: train if no image has one; an error if only some have one."""
+def _splits(where: str, names: Sequence[str], known: Sequence[Split | None], on_fault: OnFault) -> list[Split]:
+    """The split of each image, train if it has none; it is a fault if only some have one."""
     without = [name for name, split in zip(names, known, strict=True) if split is None]
     if without and len(without) < len(names):
         message = f"some images have a split and others do not: {format_names(without)}"
         hint = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
-        raise DataError(message, code="data.bad_split", where=where, hint=hint)
+        on_fault(DataError(message, code="data.bad_split", where=where, hint=hint))
     return [split or "train" for split in known]
 
 
