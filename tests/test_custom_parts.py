@@ -8,7 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import vitral
 from tests.errors import raises
@@ -76,6 +79,59 @@ def test_a_part_from_a_file_trains_and_loads_with_trust_alone(kind: str, parts: 
     assert vitral.load(run.path).bundle.model == run.recipe.model  # imported by now
 
 
+ELSEWHERE = """
+import sys
+import numpy as np
+import torch
+import vitral
+
+home, photo = sys.argv[1:]
+calls = {
+    "load": lambda trust: vitral.load(home, trust=trust).model(torch.ones(1, 3, 32, 32)),
+    "predictor": lambda trust: vitral.Predictor(home, trust=trust)(photo),
+    "predict": lambda trust: list(vitral.predict(home, photo, trust=trust)),
+    "explain": lambda trust: vitral.explain(home, photo, quick=True, trust=trust),
+    "evaluate": lambda trust: vitral.evaluate(home, "digits.csv", split="val", cache=False, workers=0, trust=trust),
+    "export": lambda trust: vitral.export(home, "torch", data="digits.csv", out="exported", trust=trust),
+}
+for name, call in calls.items():  # each is refused as long as nothing is imported
+    try:
+        call(False)
+    except vitral.ConfigError as error:
+        print(name, error.code)
+    else:
+        print(name, "was not refused")
+for name, call in calls.items():
+    found = call(True)
+    print(name, "opened")
+    if name == "load":
+        np.save("logits.npy", found.detach().numpy())
+    for module in [each for each in sys.modules if each.startswith("vitral_copy_")]:
+        del sys.modules[module]
+"""
+
+
+def test_a_bundle_with_a_part_of_a_user_opens_elsewhere_with_trust_alone(parts: Path, tmp_path: Path) -> None:
+    settings: dict[str, object] = {"position": f"{parts}:Sine", "depth": 1, "width": 16, "mixer.heads": 1}
+    model = vitral.create_model("Ti/16", num_classes=2, image_size=32, settings=settings, trust=True)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    vitral.save(model.eval(), tmp_path / "bundle", classes=["cat", "dog"])
+    logits = model(torch.ones(1, 3, 32, 32)).detach()
+    parts.unlink()
+    rows = ["path,label"]
+    for number in range(10):
+        Image.new("RGB", (32, 32), (20 * number, 50, 50)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'cat' if number % 2 else 'dog'}")
+    (tmp_path / "digits.csv").write_text("\n".join(rows), encoding="utf-8")
+    command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "bundle"), "1.png"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    names = ("load", "predictor", "predict", "explain", "evaluate", "export")
+    refused, opened = [f"{name} config.untrusted" for name in names], [f"{name} opened" for name in names]
+    assert done.stdout.splitlines() == [*refused, *opened], done.stderr
+    assert np.array_equal(np.load(tmp_path / "logits.npy"), logits.numpy())
+
+
 @pytest.mark.slow
 def test_a_killed_run_with_parts_of_a_user_resumes_to_the_same_bytes(parts: Path, tmp_path: Path) -> None:
     words = [*settings_for("position", parts), *PARTS["task"], "checkpoints.every_seconds=0", "eval_every=1000"]
@@ -87,6 +143,9 @@ def test_a_killed_run_with_parts_of_a_user_resumes_to_the_same_bytes(parts: Path
     assert "config.untrusted" in refused.stderr
     whole = vitral_command(*train, "--trust", "--out", "whole", home=tmp_path)
     assert whole.returncode == 0, whole.stderr
+    next_commands = [line for line in whole.stderr.splitlines() if "vitral explain" in line]
+    assert next_commands
+    assert all(line.endswith(" --trust") for line in next_commands)
     command = [sys.executable, "-m", "vitral", *train, "--trust", "--out", "cut"]
     killed = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120

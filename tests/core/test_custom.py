@@ -9,7 +9,7 @@ import pytest
 
 from tests.errors import raises
 from vitral.core.config import Config, OpenUnion, override, parse_settings
-from vitral.core.custom import class_reference, find_class, is_reference, trusted
+from vitral.core.custom import class_reference, copy_sources, find_class, is_reference, references, trusted, use_copies
 
 
 class Small(Config):
@@ -173,3 +173,71 @@ def test_a_class_of_a_script_is_named_by_its_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == f"{path}:A"
     assert class_reference(Own) == f"{__name__}:Own"
+
+
+def copied(folder: Path, reference: str) -> Path:
+    """A folder with a copy of the file of the reference, as what is saved with it carries."""
+    folder.mkdir()
+    for name, content in copy_sources({"part": {"kind": reference}}).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_the_classes_of_users_are_found_anywhere_in_plain_data() -> None:
+    data = {"kind": "vit", "position": {"kind": "a.py:A"}, "parts": [{"kind": "b:B", "inner": {"kind": "c.py:C"}}]}
+    assert list(references(data)) == ["a.py:A", "b:B", "c.py:C"]
+
+
+def test_a_copy_is_used_where_the_file_is_gone_or_has_changed(reference: str, tmp_path: Path) -> None:
+    original = Path(reference.rpartition(":")[0])
+    folder = copied(tmp_path / "code", reference)
+    original.write_text(FILE.replace("(4, 5)", "(40, 50)"), encoding="utf-8")
+    with trusted(), use_copies(folder):
+        changed = find_class(reference, Config)
+    original.unlink()
+    with use_copies(folder):
+        gone = find_class(reference, Config)  # imported by now
+    assert gone is changed
+    assert part_of(hold(changed())).sides == (4, 5)
+
+
+def test_copies_of_the_same_content_are_one_class_and_others_are_not(reference: str, tmp_path: Path) -> None:
+    first, second = copied(tmp_path / "first", reference), copied(tmp_path / "second", reference)
+    original = Path(reference.rpartition(":")[0])
+    original.write_text(FILE.replace("(4, 5)", "(6, 7)"), encoding="utf-8")
+    third = copied(tmp_path / "third", reference)
+    original.unlink()
+    found = []
+    for folder in (first, second, third):
+        with trusted(), use_copies(folder):
+            found.append(find_class(reference, Config))
+    assert found[0] is found[1]
+    assert [part_of(hold(cls())).sides for cls in found] == [(4, 5), (4, 5), (6, 7)]
+
+
+def test_a_copy_needs_trust_and_its_own_content(reference: str, tmp_path: Path) -> None:
+    path = Path(reference.rpartition(":")[0])
+    path.write_text(f"{FILE}# {tmp_path}", encoding="utf-8")  # imported by no other test
+    folder = copied(tmp_path / "code", reference)
+    with use_copies(folder), raises("config.untrusted", reference):
+        find_class(reference, Config)
+    (folder / path.name).write_text(FILE, encoding="utf-8")
+    with trusted(), use_copies(folder), raises("config.not_importable", folder / path.name):
+        find_class(reference, Config)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"files": [{"path": "/a.py", "copy": "../b.py", "sha256": ""}]}'])
+def test_a_bad_list_of_copies_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "sources.json").write_text(text, encoding="utf-8")
+    with raises("config.not_importable", tmp_path / "sources.json"), use_copies(tmp_path):
+        pass
+
+
+def test_files_of_one_name_are_copied_under_two(reference: str, tmp_path: Path) -> None:
+    other = tmp_path / "other/own_part.py"
+    other.parent.mkdir()
+    other.write_text(f"{FILE}\n", encoding="utf-8")
+    files = copy_sources([{"kind": reference}, {"kind": f"{other}:FromFile"}, {"kind": "torch.nn:Module"}])
+    assert len(files) == 3
+    assert {FILE.encode(), f"{FILE}\n".encode()} < set(files.values())
+    assert copy_sources({"kind": f"{tmp_path}/gone.py:A"}) == {}

@@ -7,16 +7,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from tests.runs.small import begin, photos, recipe_and_samples
 from vitral.core.config import override
+from vitral.models import BasePosition, BuildContext, Position
 from vitral.models.registry import model_config
 from vitral.recipes.registry import HUNDREDS
 from vitral.runs import messages
 from vitral.runs.folder import RunFolder
-from vitral.runs.messages import describe_images, describe_model, next_commands, suggest_weights
+from vitral.runs.messages import (
+    data_arguments,
+    describe_images,
+    describe_model,
+    next_commands,
+    resume_command,
+    suggest_weights,
+)
 from vitral.runs.request import OBJECT
 from vitral.runs.train import resume
+from vitral.training.optimizers import BaseOptimizer
 
 
 @pytest.mark.parametrize(
@@ -104,6 +115,39 @@ def test_data_that_no_command_can_name_is_used_from_python(tmp_path: Path) -> No
     (command,) = next_commands(RunFolder(Path("runs/a")), recipe, samples)
     assert command[1] == "vitral.Predictor('runs/a')"
     assert suggest_weights(recipe, samples).endswith('vitral.train(..., weights="dinov2-small")')
+
+
+class Own(BasePosition):
+    def build(self, context: BuildContext) -> Position:
+        raise NotImplementedError
+
+
+class OwnOptimizer(BaseOptimizer):
+    lr: float = 1.0
+
+    def build(self, task: nn.Module) -> Optimizer:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("part", "trusted"),
+    [({"position": Own()}, {"evaluate", "predict", "explain"}), ({"optimizer": OwnOptimizer()}, {"evaluate"})],
+)
+def test_commands_trust_the_classes_of_a_user_that_they_need(
+    tmp_path: Path, part: dict[str, object], trusted: set[str]
+) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    own, folder = override(recipe, part), RunFolder(Path("runs/a"))
+    verbs = {command.split()[1] for _, command in next_commands(folder, own, samples) if command.endswith(" --trust")}
+    assert verbs == trusted
+    assert not any("--trust" in command for _, command in next_commands(folder, recipe, samples))
+    assert resume_command(folder, recipe, ["wandb"]) == "vitral train --resume runs/a --tracker wandb"
+    assert resume_command(folder, own, ()) == "vitral train --resume runs/a --trust"
+    data = override(recipe, {"data.path": "./birds.py:Birds"})
+    assert data_arguments(data) == "./birds.py:Birds --trust"
+    assert resume_command(folder, data, ()).endswith(" --trust")
+    object_data = override(recipe, {"data.path": f"{OBJECT}Birds"})
+    assert resume_command(folder, object_data, ()) == "vitral train --resume runs/a"
 
 
 def test_images_that_are_no_files_are_not_suggested(tmp_path: Path) -> None:

@@ -1,27 +1,32 @@
-"""Classes of users, named `module:Class` or `path/file.py:Class`.
+"""Classes of users, named `module:Class` or `path/file.py:Class`, and copies of their files.
 
 A class that is already imported is found by its name. Importing one runs code, so it happens only inside `trusted()`,
-which `--trust` and `trust=True` enter.
+which `--trust` and `trust=True` enter. What is saved with such a class carries a copy of its file, which is imported
+instead of the file itself: that may have changed, or be on another machine.
 """
 
 import hashlib
 import importlib
 import importlib.util
+import json
 import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from vitral.core.errors import ConfigError
 
 T = TypeVar("T")
 log = logging.getLogger("vitral")
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
+_copies: ContextVar[Mapping[str, "SourceCopy"]] = ContextVar("copies", default=MappingProxyType({}))
+INDEX = "sources.json"  # in a folder of copies
 
 
 @contextmanager
@@ -44,9 +49,77 @@ def trust_from_now_on(trust: bool) -> None:
     _trusted.set(trust)
 
 
+class SourceCopy(NamedTuple):
+    """The copy of a Python file, and the SHA-256 that it was written with."""
+
+    path: Path
+    sha256: str
+
+    @property
+    def module(self) -> str:
+        """The name of the module that is imported from it."""
+        return f"{COPY_PREFIX}{self.sha256}"
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether it, or another copy with the same content, is imported."""
+        return self.module in sys.modules
+
+
+@contextmanager
+def use_copies(folder: Path) -> Iterator[None]:
+    """Inside this context, classes of the files that were copied into a folder are imported from there."""
+    token = _copies.set(_read_copies(folder))
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
+
+def _read_copies(folder: Path) -> dict[str, SourceCopy]:
+    try:
+        files = json.loads((folder / INDEX).read_bytes())["files"]
+        copies = {each["path"]: SourceCopy(folder / each["copy"], each["sha256"]) for each in files}
+        if all(copy.path.parent == folder for copy in copies.values()):
+            return copies
+    except FileNotFoundError:  # no copies: none were needed, or an older version wrote it
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    hint = "copy the folder again"
+    raise ConfigError("not a list of copied files", code="config.not_importable", where=folder / INDEX, hint=hint)
+
+
+def copy_sources(data: object) -> dict[str, bytes]:
+    """Files for `use_copies`, by name: those of the classes that plain data names by file, and their index."""
+    files: dict[str, bytes] = {}
+    index = []
+    for path in sorted({each.rpartition(":")[0] for each in references(data) if ".py:" in each}):
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            log.info(f"{path} is not copied, so the class in it is found only at this path: {error.strerror}")
+            continue
+        digest = hashlib.sha256(content).hexdigest()
+        name = Path(path).name if Path(path).name not in files else f"{Path(path).stem}_{digest[:8]}.py"
+        files[name] = content
+        index.append({"path": path, "copy": name, "sha256": digest})
+    return files | ({INDEX: json.dumps({"files": index}, indent=2).encode()} if index else {})
+
+
 def is_reference(name: object) -> bool:
     """Whether a name has the form of a class of a user."""
     return isinstance(name, str) and ":" in name and not name.startswith("hf:") and "://" not in name
+
+
+def references(data: object) -> Iterator[str]:
+    """The classes of users that plain data names as kinds, as in the JSON of a config."""
+    if isinstance(data, Mapping):
+        if is_reference(data.get("kind")):
+            yield str(data["kind"])
+        data = list(data.values())
+    for item in data if isinstance(data, list | tuple) else ():
+        yield from references(item)
 
 
 def class_reference(cls: type) -> str:
@@ -64,19 +137,32 @@ def _is_installed(file: str) -> bool:
 
 
 MODULE_PREFIX = "vitral_custom_"  # of modules imported from a file
+COPY_PREFIX = "vitral_copy_"  # of modules imported from a copy; the rest is the hash of its content
 
 
 def find_class(reference: str, base: type[T], where: str = "") -> type[T]:
-    """The class of this name that is derived from `base`: one that is imported, or else, if trusted, imported now."""
+    """The class of this name that is derived from `base`: one that is imported, or else, if trusted, imported now.
+
+    A copy of the file that was saved with the reference is preferred to a file that has changed since.
+    """
     target, _, name = reference.rpartition(":")
     is_file = target.endswith(".py")
-    absolute = f"{os.path.abspath(Path(target).expanduser())}:{name}" if is_file else reference
+    file = Path(os.path.abspath(Path(target).expanduser()))
+    absolute = f"{file}:{name}" if is_file else reference
     known = {class_reference(cls): cls for cls in _subclasses(base)}  # the last, where a notebook defined it again
+    copy = _copies.get().get(str(file))
+    if copy and not (absolute in known and _hash(file) == copy.sha256) and (is_trusted() or copy.is_imported):
+        return _class_in(_import_copy(copy, file, where), reference, base, where)
     if absolute in known:
+        if copy and _hash(file) != copy.sha256:
+            log.info(
+                f"{reference} is imported, and its file has changed since it was saved; trust takes the saved copy"
+            )
         return known[absolute]
-    if is_file and not Path(absolute.rpartition(":")[0]).exists():  # it was made elsewhere
-        ending = f"{os.sep}{Path(target).name}:{name}"
-        if moved := [other for other in known if other.endswith(ending)]:
+    if is_file and not file.exists():  # it was made elsewhere
+        ending = f"{os.sep}{file.name}:{name}"
+        own = [other for other, cls in known.items() if not cls.__module__.startswith(COPY_PREFIX)]
+        if moved := [other for other in own if other.endswith(ending)]:
             log.info(f"{reference} is not here; using {moved[-1]}, which is imported and has the same name")
             return known[moved[-1]]
     if target == "__main__":
@@ -89,9 +175,13 @@ def find_class(reference: str, base: type[T], where: str = "") -> type[T]:
             where=where,
             hint="add --trust, or trust=True in Python, if you trust it; or import the class yourself first",
         )
-    module = _import_file(Path(absolute.rpartition(":")[0]), where) if is_file else _import_module(target, where)
+    module = _import_file(file, where) if is_file else _import_module(target, where)
+    return _class_in(module, reference, base, where)
+
+
+def _class_in(module: object, reference: str, base: type[T], where: str) -> type[T]:
     cls: object = module
-    for part in name.split("."):
+    for part in reference.rpartition(":")[2].split("."):
         cls = getattr(cls, part, None)
     if not (isinstance(cls, type) and issubclass(cls, base)):
         found_text = "no such class" if cls is None else f"not a class derived from {base.__name__}"
@@ -117,9 +207,24 @@ def _import_module(name: str, where: str) -> object:
         ) from error
 
 
-def _import_file(path: Path, where: str) -> object:
+def _import_copy(copy: SourceCopy, original: Path, where: str) -> object:
+    """The module in a copied file. Copies with the same content are one module."""
+    if not copy.is_imported:
+        if copy.path.exists() and _hash(copy.path) != copy.sha256:
+            message, hint = f"{copy.path} was changed after it was copied", "copy the folder again"
+            raise ConfigError(message, code="config.not_importable", where=where, hint=hint)
+        if original.exists() and _hash(original) != copy.sha256:
+            log.info(f"{original} has changed; using the copy that was saved with the model, {copy.path}")
+    return _import_file(copy.path, where, copy.module)
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def _import_file(path: Path, where: str, name: str = "") -> object:
     """The module in a file, under a name of its own; the folder of the file does not enter the import path."""
-    name = f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = name or f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

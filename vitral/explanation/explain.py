@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vitral.core.config import Size
+from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import read_bytes
 from vitral.data.datasets.source import no_such_path
@@ -59,14 +60,18 @@ def explain(
     layers: str | Sequence[int] = (),
     quick: bool = False,
     progress: Progress = hide_progress,
+    trust: bool = False,
 ) -> Explanation:
     """Explain the prediction on one image: `vitral.explain("runs/photos", "cat.jpg")`, which displays in a notebook.
 
     `model` is what `vitral.load` takes or returns. Maps and curves are about the class named `class_`, by default the
     predicted one. `layers` counts from 1: a list, or text such as `1-4,12`; by default all are kept. `quick` leaves out
-    occlusion and the faithfulness test, which run the model hundreds of times.
+    occlusion and the faithfulness test, which run the model hundreds of times. `trust` allows a model with classes of
+    your own to import them.
     """
-    return Explainer(model, class_, layers, quick).explain(Path(image).expanduser(), progress)
+    with trusted(trust):
+        explainer = Explainer(model, class_, layers, quick)
+    return explainer.explain(Path(image).expanduser(), progress)
 
 
 def share_distances(explanations: Sequence[Explanation]) -> tuple[Explanation, ...]:

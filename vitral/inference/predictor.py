@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard, overload
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack, overload
 
 import numpy as np
 
 from vitral.core.activation import probabilities
+from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.imports import is_imported
 from vitral.data.decoding.image_objects import ImageLike, image_bytes
@@ -58,6 +59,14 @@ class TrainedRun(Protocol):
         ...
 
 
+class PredictorOptions(TypedDict, total=False):
+    """Keywords of `Predictor`."""
+
+    engine: str | BaseEngine
+    merging: "Merging | None"
+    trust: bool
+
+
 class Ready(NamedTuple):
     """What a predictor is made of."""
 
@@ -78,6 +87,7 @@ class Predictor:
     now. A predictor is immutable and thread-safe.
 
     A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
+    `trust` allows a model with classes of your own to import them.
     """
 
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
@@ -92,6 +102,7 @@ class Predictor:
         *,
         engine: str | BaseEngine = AUTO,
         merging: "Merging | None" = None,
+        trust: bool = False,
     ) -> None:
         if isinstance(source, str):
             check_not_empty(source)
@@ -99,7 +110,8 @@ class Predictor:
         if folder and is_export(folder):
             ready = prepare_export(folder, engine, merging)
         else:
-            ready = prepare_model(load_source(source, bundle), engine, merging)
+            with trusted(trust):
+                ready = prepare_model(load_source(source, bundle), engine, merging)
         for field, value in zip(("bundle", "_model", "_engine_name", "_engines"), ready, strict=True):
             object.__setattr__(self, field, value)  # it is immutable
 
@@ -264,18 +276,21 @@ def predict(
     *,
     top: int = 5,
     batch_size: int = BATCH_SIZE,
-    engine: str | BaseEngine = AUTO,
-    merging: "Merging | None" = None,
     strict: bool = False,
     shard: Shard = WHOLE,
+    **options: "Unpack[PredictorOptions]",
 ) -> Iterator[Prediction]:
     """What `vitral predict MODEL INPUT... --format jsonl` prints, as a stream of predictions.
 
     Inputs are files, folders, patterns, manifests, tar shards or names of datasets. An image that cannot be read has
-    its error in its prediction; with `strict` the error is raised.
+    its error in its prediction; with `strict` the error is raised. `engine`, `merging` and `trust` are those of
+    `Predictor`.
     """
     sources = [inputs] if isinstance(inputs, str | Path) else inputs
-    predictor = model if isinstance(model, Predictor) else Predictor(model, engine=engine, merging=merging)
+    if isinstance(model, Predictor) and options:
+        message, hint = "a predictor has its own engine", f"pass {', '.join(options)} to Predictor instead"
+        raise ConfigError(message, code="config.conflict", where="model", hint=hint)
+    predictor = model if isinstance(model, Predictor) else Predictor(model, **options)
     images = (image for image in find_images(map(str, sources), None) if shard.contains(image.name))
     return PredictionStream(predictor, images, batch_size).predictions(top, strict)
 

@@ -1,6 +1,5 @@
 """The artifacts of a run: bundles with their cards, the final evaluation, and the report."""
 
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,7 @@ from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, Recipe, Steps
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
-from vitral.runs.messages import next_commands
+from vitral.runs.messages import next_commands, resume_command
 from vitral.runs.report.attention import attention_section
 from vitral.runs.report.charts import metric_records
 from vitral.runs.report.pictures import PictureGrid, augmented_grid, masked_grid
@@ -209,7 +208,7 @@ class RunArtifacts:
     def _next_commands(self, status: Status) -> list[Fact]:
         """The purpose of each command that the report suggests, and the command."""
         if status != "done":
-            return [("resume the run", f"vitral train --resume {shlex.quote(str(self.folder.path))}")]
+            return [("resume the run", resume_command(self.folder, self.parts.recipe, ()))]
         return next_commands(self.folder, self.parts.recipe, self.parts.samples)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypedDict, Unpack
 from pydantic import Field
 
 from vitral.core.config import Config, override
+from vitral.core.custom import trusted, use_copies
 from vitral.core.errors import ConfigError, DataError
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import SPLITS, Samples, Split, StratifiedSplit
@@ -34,7 +35,7 @@ from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe, read_recipe
 from vitral.runs.build import first_split, num_workers, select_device
 from vitral.runs.folder import RunFolder
-from vitral.weights.bundle import Bundle
+from vitral.weights.bundle import CODE, Bundle
 from vitral.weights.hub import PREFIX
 from vitral.weights.load import LoadedModel, find_bundle, load
 
@@ -86,13 +87,14 @@ class EvaluateOptions(Config):
 
 
 class EvaluateKeywords(TypedDict, total=False):
-    """Keywords of `evaluate`: the fields of `EvaluateOptions`."""
+    """Keywords of `evaluate`: the fields of `EvaluateOptions`, and `trust`."""
 
     batch_size: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     workers: int | Literal["auto"]
     seed: int
     cache: bool
+    trust: bool
 
 
 def evaluate(
@@ -111,12 +113,14 @@ def evaluate(
     The model is a path that `vitral.load` takes, or its result, which is then moved to the device. The default split is
     test, or val where there is no test. A dataset without splits is split as the run of the model split it; if that run
     is not found, the default split is used and a note says so. The preprocessing is the bundle's; a different one is
-    refused.
+    refused. `trust` allows a model with classes of your own to import them.
     """
+    trust = settings.pop("trust", False)
     options, evaluators = override(EvaluateOptions(), settings), parse_evaluators(with_)
-    samples = data if isinstance(data, Samples) else open_data(str(data), split_config(model), root)
-    chosen = choose_split(samples, split)
-    loaded = model if isinstance(model, LoadedModel) else load(model)
+    with trusted(trust):
+        samples = data if isinstance(data, Samples) else open_data(str(data), split_config(model), root)
+        chosen = choose_split(samples, split)
+        loaded = model if isinstance(model, LoadedModel) else load(model)
     if preprocessing is not None:
         check_same_preprocessing(loaded.bundle.preprocessing, preprocessing)
     recipe = Recipe(device=options.device, workers=options.workers)
@@ -149,10 +153,11 @@ def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
         return None
     home = find_bundle(Path(model).expanduser().resolve())  # the run is the parent folder of its bundles
     file = RunFolder(home.parent).recipe if home else None
-    if file is None or not file.is_file():
+    if home is None or file is None or not file.is_file():
         return None
     try:
-        return read_recipe(file.read_bytes())
+        with use_copies(home / CODE):
+            return read_recipe(file.read_bytes())
     except ConfigError as error:
         where = ", ".join(filter(None, (str(file), error.where)))
         hint = error.hint or "repair it, or move the bundle to another folder"

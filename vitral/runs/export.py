@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vitral.core.config import Size, union_members
+from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, DataError, suggest_choice
 from vitral.data.datasets.named import open_sample
 from vitral.data.datasets.source import open_data, open_images
@@ -45,12 +46,13 @@ def export(  # noqa: PLR0913, one argument a request
     root: str = "",
     out: str = "",
     images: int = IMAGES,
+    trust: bool = False,
 ) -> ExportResult:
     """Export a model to onnx, openvino or torch: `vitral.export("runs/photos", "onnx", int8=True)`.
 
     `image_size` is the size of the images that the exported model takes and resizes, or `dynamic` for any; by default
     it takes preprocessed pixels. The export is verified on up to `images` images of `data`, by default the validation
-    images of the run, else the bundled images.
+    images of the run, else the bundled images. `trust` allows a model with classes of your own to import them.
     """
     if to not in TARGETS:
         message = f"unknown format {to!r}"
@@ -58,9 +60,10 @@ def export(  # noqa: PLR0913, one argument a request
     precision: Precision = "int8" if int8 else "float32"
     request = ExportRequest(TARGETS[to](), precision, parse_batch_size(batch_size), parse_image_size(image_size))
     folder = Path(out).expanduser() if out else EXPORTS / f"{export_name(model)}-{to}{'-int8' if int8 else ''}"
-    opened = open_model(model)
-    bundle = opened.loaded.bundle
-    samples, message = open_verification_data(model, bundle, data, root)
+    with trusted(trust):
+        opened = open_model(model)
+        bundle = opened.loaded.bundle
+        samples, message = open_verification_data(model, bundle, data, root)
     selected = select_images(samples, bundle, images)
     metadata = export_model(ExportSource(opened.loaded, hash_weights(opened.file)), selected, request, folder)
     return ExportResult(folder, metadata, tuple(filter(None, (*opened.messages, message))))

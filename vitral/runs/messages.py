@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from vitral.core.custom import is_reference
+from vitral.core.config import Config
+from vitral.core.custom import is_reference, references
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE
 from vitral.data.samples import SPLITS, Samples
@@ -32,6 +33,7 @@ from vitral.training.progress import format_duration, format_metric
 from vitral.weights.pretrained import list_pretrained
 
 Fact = tuple[str, str]  # name and value
+TRUST = " --trust"
 
 # Pretrained weights that suit a few hundred photos: small, and better than any training from scratch.
 SUGGESTED_WEIGHTS, SUGGESTED_MEGABYTES = "dinov2-small", 88
@@ -143,26 +145,46 @@ def suggest_weights(recipe: Recipe, samples: Samples) -> str:
 def data_arguments(recipe: Recipe) -> str:
     """The data of a recipe as arguments of a command: its path, relative to the working directory if below it."""
     root = f" --root {_quote(recipe.data.root)}" if recipe.data.root else ""
-    return f"{_quote(recipe.data.path)}{root}"
+    return f"{_quote(recipe.data.path)}{root}{_trust_data(recipe)}"
+
+
+def trust_option(config: Config) -> str:
+    """` --trust` if the config has classes of a user, which commands do not import without it; else empty."""
+    return TRUST if any(references(config.model_dump(mode="json"))) else ""
+
+
+def resume_command(folder: RunFolder, recipe: Recipe, trackers: Sequence[str]) -> str:
+    """The command that resumes a run, with the services that it was sent to."""
+    options = "".join(f" --tracker {name}" for name in trackers)
+    return (
+        f"vitral train --resume {shlex.quote(str(folder.path))}{options}{trust_option(recipe) or _trust_data(recipe)}"
+    )
+
+
+def _trust_data(recipe: Recipe) -> str:
+    path = recipe.data.path
+    return TRUST if is_reference(path) and not path.startswith(OBJECT) else ""
 
 
 def next_commands(folder: RunFolder, recipe: Recipe, samples: Samples) -> list[Fact]:
     """What to do with a finished run: the purpose of each command, and the command, which works as it stands."""
     run, named = _quote(str(folder.path)), recipe.data.path in {SAMPLE, *NAMED_DATASETS}
     if recipe.data.path.startswith(OBJECT):  # no command could name the data
-        return [("use it in Python", f"vitral.Predictor({str(folder.path)!r})")]
+        trust = ", trust=True" if trust_option(recipe.model) else ""
+        return [("use it in Python", f"vitral.Predictor({str(folder.path)!r}{trust})")]
     split = first_split(samples, "test", "val", "train")
     example = SAMPLE if recipe.data.path == SAMPLE else _example_file(samples, split)
+    trust = trust_option(recipe.model)
     commands = []
     if not recipe.task.labeled:
         data = data_arguments(recipe) if named else "PHOTOS/"
-        commands.append(("fine-tune it on labeled images", f"vitral train {data} --weights {run}"))
+        commands.append(("fine-tune it on labeled images", f"vitral train {data} --weights {run}{trust}"))
     elif split != "train" and not is_reference(recipe.data.path):
-        commands.append(("evaluate it", f"vitral evaluate {run} {data_arguments(recipe)}"))
+        commands.append(("evaluate it", f"vitral evaluate {run} {data_arguments(recipe)}{trust_option(recipe)}"))
     if example and recipe.task.labeled:
-        commands.append(("predict an image", f"vitral predict {run} {_quote(example)}"))
+        commands.append(("predict an image", f"vitral predict {run} {_quote(example)}{trust}"))
     if example and isinstance(recipe.model, Vit):
-        commands.append(("see what it looks at", f"vitral explain {run} {_quote(example)}"))
+        commands.append(("see what it looks at", f"vitral explain {run} {_quote(example)}{trust}"))
     return commands
 
 

@@ -1,7 +1,6 @@
 """`train`, `resume` and the `Run` they return: from the request to the artifacts, step by step."""
 
 import logging
-import shlex
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from vitral.runs.build import build_run_for_task, build_task, build_train_images
 from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
 from vitral.runs.callbacks.trackers import open_trackers, read_ids
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
-from vitral.runs.messages import format_commands, next_commands, run_card, suggest_weights
+from vitral.runs.messages import format_commands, next_commands, resume_command, run_card, suggest_weights
 from vitral.runs.options import RUN_OPTIONS, TrainOptions
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
 from vitral.runs.report.report import ReportEvaluation
@@ -104,8 +103,7 @@ class Run:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run, with the services that it was sent to."""
-        trackers = "".join(f" --tracker {name}" for name in read_ids(self.folder.path))
-        return f"vitral train --resume {shlex.quote(str(self.folder.path))}{trackers}"
+        return resume_command(self.folder, self.recipe, list(read_ids(self.folder.path)))
 
     def _format_accuracy(self, prefix: str = "") -> str:
         if self.evaluation is None:

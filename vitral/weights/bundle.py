@@ -4,6 +4,7 @@
         model.safetensors   the model's tensors by name
         config.json         the architecture, the task, the preprocessing, the class names, the format
         README.md           the model card
+        code/               copies of the files of a user's own classes, if the model has any
 
 A bundle is written as `best.tmp-new` and renamed once it is complete on disk; the previous one is called
 `best.tmp-old` between the two renames, and is read under that name if there is no `best`. So the old bundle or the new
@@ -24,6 +25,7 @@ from vitral import __version__
 from vitral.core import formats
 from vitral.core.activation import Activation
 from vitral.core.config import Config, OpenUnion
+from vitral.core.custom import copy_sources, use_copies
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.formats import upgrade_json
 from vitral.core.storage import STORAGE, Storage, wrap_read_errors, write_error
@@ -34,8 +36,8 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.tensors import read_safetensors, safetensors_chunks, tensor_names
 
-CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
-FILES = (MODEL, CONFIG, CARD)
+CONFIG, MODEL, CARD, CODE = "config.json", "model.safetensors", "README.md", "code"
+FILES = (MODEL, CONFIG, CARD, CODE)
 # Tensors that every model of a kind has, by names that no other library gives them.
 OUR_TENSORS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
 FORMAT = 3  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
@@ -157,6 +159,11 @@ def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str
     now = bundle.model_copy(update={"vitral": __version__})
     disk.write_file(draft / CONFIG, [memoryview(now.to_json().encode())])
     disk.write_file(draft / CARD, [memoryview(card.encode())])
+    if sources := copy_sources(now.model_dump(mode="json")):
+        disk.make_folder(draft / CODE)
+        for name, content in sources.items():
+            disk.write_file(draft / CODE / name, [memoryview(content)])
+        disk.fsync(draft / CODE)
     disk.fsync(draft)
 
 
@@ -170,7 +177,8 @@ def _read_config(path: Path) -> Bundle:
         raise WeightsError(message, code="weights.bad_config", where=path, hint=COPY_AGAIN) from None
     _check_format(data, path)
     try:
-        return Bundle.from_json(upgrade_json(text, formats.BUNDLE, FORMAT))
+        with use_copies(path.parent / CODE):
+            return Bundle.from_json(upgrade_json(text, formats.BUNDLE, FORMAT))
     except ConfigError as error:
         if error.code in CUSTOM_CODES:  # the bundle is whole
             raise ConfigError(error.message, code=error.code, where=path, hint=error.hint) from None
