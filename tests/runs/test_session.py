@@ -46,6 +46,13 @@ def test_images_for_validation_choose_the_best_weights(tmp_path: Path) -> None:
     assert found.should_stop_early
 
 
+def test_masked_patches_choose_the_best_weights_by_loss(tmp_path: Path) -> None:
+    found = session(tmp_path, EACH, "task=masked_patches")
+    first, second = evaluations("val")
+    found.evaluations = [first, second._replace(values={"loss": 0.9, "accuracy": 0.5})]
+    assert found.best == Best(8, 0)
+
+
 def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> None:
     found = session(tmp_path, {"train": 12, "test": 4}, "early_stopping=patience", "early_stopping.evaluations=1")
     assert found.split == "test"

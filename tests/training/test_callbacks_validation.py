@@ -75,3 +75,10 @@ def test_the_first_of_the_best_evaluations_counts() -> None:
 
 def test_without_accuracy_the_smallest_loss_is_best() -> None:
     assert find_best(lines(0.9, 0.4, 0.6, name="loss"), "val") == Best(step=20, evaluations_since=1)
+
+
+def test_the_lowest_loss_is_the_best_for_a_task_that_asks_for_it() -> None:
+    values = [{"loss": 0.9, "accuracy": 0.4}, {"loss": 0.4, "accuracy": 0.1}, {"loss": float("nan"), "accuracy": 0.9}]
+    found = [MetricsLine(10 * step, float(step), "val", each) for step, each in enumerate(values, start=1)]
+    assert find_best(found, "val", "loss") == Best(step=20, evaluations_since=1)
+    assert find_best(found, "val") == Best(step=30, evaluations_since=0)

@@ -119,7 +119,8 @@ def describe_resume(folder: RunFolder, parts: RunParts, step: int, best: Metrics
     each = parts.plan.steps_per_epoch
     where = f"step {step:,} of {parts.steps:,} (epoch {step / each:.3g} of {parts.steps / each:.3g})"
     if best is not None:
-        name = "accuracy" if "accuracy" in best.values else "loss"
+        by = parts.recipe.task.best_by
+        name = by if by in best.values else "loss"
         where += f", best {best.split} {format_metric(name, best.values[name])} at epoch {best.epoch:.3g}"
     if not left:
         return [what, f"{where}; training is complete"]

@@ -59,7 +59,9 @@ class Session:
     @property
     def best(self) -> Best:
         """The best evaluation. Test images select nothing: without validation images the last step is the best."""
-        return find_best(self.evaluations, "val") if self.split == "val" else Best(self.step, 0)
+        if self.split != "val":
+            return Best(self.step, 0)
+        return find_best(self.evaluations, "val", self.parts.recipe.task.best_by)
 
     def restore(self) -> None:
         """Restore the newest complete checkpoint, or save a first one."""

@@ -78,7 +78,7 @@ class Run:
         """The metrics of the best weights on the validation images (or test images), such as `accuracy`."""
         lines = [line for line in read_metrics(self.folder.path) if line.split != "train"]
         split = "val" if any(line.split == "val" for line in lines) else "test"
-        best = find_best(lines, "val").step if split == "val" else self.step
+        best = find_best(lines, "val", self.recipe.task.best_by).step if split == "val" else self.step
         found = next((dict(line.values) for line in lines if line.split == split and line.step == best), {})
         return found | ({"accuracy": self.evaluation.accuracy.top1} if self.evaluation else {})
 

@@ -50,6 +50,7 @@ class BaseTask(Config):
     """What a model is trained for, and the settings of its loss."""
 
     labeled: ClassVar[bool] = True  # whether the images must have labels
+    best_by: ClassVar[Literal["accuracy", "loss"]] = "accuracy"  # of validations; loss where there is no accuracy
     trains: ClassVar[Literal["classify", "masked_patches", "features"]] = "classify"  # what the bundle can be used for
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:

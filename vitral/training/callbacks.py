@@ -43,18 +43,19 @@ def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> O
     return mean_outcome(outcomes)
 
 
-def find_best(lines: Iterable[MetricsLine], split: str) -> Best:
-    """The first of the best evaluations on a split: by accuracy, or by loss where a task has no accuracy."""
+def find_best(lines: Iterable[MetricsLine], split: str, by: str = "accuracy") -> Best:
+    """The first of the best evaluations on a split: by accuracy, or by loss where that is asked or there is no other."""
     evaluations = [line for line in lines if line.split == split]
     if not evaluations:
         return Best(0, 0)
-    best = max(evaluations, key=score)  # of equals, max takes the first
+    best = max(evaluations, key=lambda line: score(line, by))  # of equals, max takes the first
     return Best(best.step, len(evaluations) - 1 - evaluations.index(best))
 
 
-def score(line: MetricsLine) -> float:
+def score(line: MetricsLine, by: str) -> float:
     """The score of an evaluation, higher is better; NaN is the worst."""
-    value = line.values.get("accuracy", -line.values["loss"])
+    loss = line.values["loss"]
+    value = -loss if by == "loss" else line.values.get(by, -loss)
     return value if value == value else float("-inf")  # noqa: PLR0124, only nan differs from itself
 
 
