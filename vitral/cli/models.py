@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitral.cli.app import progress_bar, verb
+from vitral.cli.app import verb
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitral.explanation.walkthrough.describe import ModelCost
+    from vitral.explanation.walkthrough.cost import ModelCost
     from vitral.recipes.registry import RecipeNote
     from vitral.weights.pretrained import PretrainedWeights
 
@@ -81,17 +81,12 @@ def _matches(pattern: str, *texts: str) -> bool:
 
 def _find_architectures(pattern: str, every: bool) -> "dict[str, ModelCost]":
     """The cost of each architecture that matches; the names of timm only where the pattern asks for them."""
-    from vitral.explanation.walkthrough.describe import model_cost
+    from vitral.explanation.walkthrough.cost import model_cost
     from vitral.models.registry import list_models, model_config
 
     known = list_models() if every or pattern else COMMON
     found = [name for name in known if _matches(pattern, name) and (pattern or not name.startswith("vit_"))]
-    costs = {}
-    with progress_bar("counting", len(found)) as advance:  # all of them take half a minute
-        for name in found:
-            costs[name] = model_cost(model_config(name))
-            advance(1)
-    return costs
+    return {name: model_cost(model_config(name)) for name in found}
 
 
 def _find_recipes(pattern: str) -> "list[RecipeNote]":

@@ -13,7 +13,6 @@ from torch.utils.hooks import RemovableHandle
 from vitral.core.config import Config, Size
 from vitral.explanation.walkthrough.equations import equations
 from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
-from vitral.models.embed import Patches
 from vitral.models.hooks import FlopCounter
 from vitral.models.registry import ModelLike, ModelOptions
 from vitral.models.resnet import ResidualNetwork
@@ -144,35 +143,6 @@ def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
     with FakeTensorMode():
         frame = model.build_empty("cpu")
         return count_run(frame, model, 1, frame.forward_features if in_full else frame.forward).multiply_adds
-
-
-class ModelCost(NamedTuple):
-    """The size of a model: its parameters, and the multiply-adds of all tokens of one image."""
-
-    parameters: int
-    multiply_adds: int
-
-
-def model_cost(model: Vit | Resnet) -> ModelCost:
-    """The cost of a model whose layers are alike: a Vision Transformer is counted with one layer and with two."""
-    if isinstance(model, Resnet):
-        return _count_cost(model)
-    patches = model.model_copy(update={"stem": Patches(patch=model.token_size())})  # a hybrid's stem is counted once
-    whole, one, two = (
-        _count_cost(each.model_copy(update={"depth": depth}))
-        for each, depth in ((model, 1), (patches, 1), (patches, 2))
-    )
-    more = model.depth - 1
-    return ModelCost(
-        whole.parameters + more * (two.parameters - one.parameters),
-        whole.multiply_adds + more * (two.multiply_adds - one.multiply_adds),
-    )
-
-
-@cache
-def _count_cost(model: Vit | Resnet) -> ModelCost:
-    parameters = sum(weight.numel() for weight in model.build_empty().parameters())
-    return ModelCost(parameters, multiply_adds(model, in_full=True))
 
 
 def count_parts(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
