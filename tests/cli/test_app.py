@@ -138,6 +138,24 @@ def test_an_error_is_three_lines_on_stderr_and_its_exit_code() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (["bench", "--models", "nosuch"], "--models"),
+        (["train", "sample", "--model=nosuch"], "--model"),
+        (["train", "sample", "--image-size", "abc"], "--image-size"),
+        (["train", "sample", "--set", "image_size=abc"], "model.image_size"),
+        (["describe", "nosuch"], "model"),
+    ],
+)
+def test_an_error_names_the_option_that_was_given(
+    arguments: list[str], place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert f"where: {place}" in capsys.readouterr().err.splitlines()
+
+
 def test_an_error_without_place_and_remedy_is_one_line() -> None:
     done = run("mistake", failing=True)
     assert (done.returncode, done.stderr) == (2, "error[config.unknown_name]: not 'alibi'\n")

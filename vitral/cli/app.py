@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "--debug" in arguments:
             traceback.print_exc()
         else:
-            _print_error(reported)
+            _print_error(reported, _place(reported.where, arguments))
         sys.exit(reported.exit_code)
 
 
@@ -158,14 +158,21 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> VitralError:
     return VitralError(message, code="internal.unexpected", where=where, hint=hint)
 
 
-def _print_error(error: VitralError) -> None:
+def _place(where: str, arguments: Sequence[str]) -> str:
+    """The option that set a field, if one was given: `--image-size` for model.image_size, `--models` for model."""
+    option = f"--{where.rpartition('.')[2].replace('_', '-')}"
+    given = {argument.partition("=")[0] for argument in arguments}
+    return next((name for name in (option, f"{option}s") if name in given), where)
+
+
+def _print_error(error: VitralError, where: str) -> None:
     """Print code and message, where, and hint on stderr; rich omits color in a pipe or with NO_COLOR."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True)
     console.print(Text(f"error[{error.code}]: {error.message}", style="red"), soft_wrap=True)
-    for label, part in (("where", error.where), ("hint", error.hint)):
+    for label, part in (("where", where), ("hint", error.hint)):
         if part:
             console.print(Text(f"{label}: {part}"), soft_wrap=True)
 

@@ -57,8 +57,17 @@ def export(  # noqa: PLR0913, PLR0917, one parameter per option
     """
     from vitral.runs.export import export as run_export
 
-    sizes = {"batch_size": batch_size, "image_size": image_size}
-    result = run_export(model, to, int8=int8, **sizes, data=data, root=root, out=out, images=images)
+    result = run_export(
+        model,
+        to,
+        int8=int8,
+        batch_size=batch_size,
+        image_size=image_size,
+        data=data,
+        root=root,
+        out=out,
+        images=images,
+    )
     metadata = result.metadata
     runner = metadata.runner.line() if metadata.runner else ""
     quantization = metadata.quantization.lines() if metadata.quantization else ()

@@ -169,7 +169,7 @@ def test_a_file_that_is_no_whole_tar_is_refused(data: bytes, error: tuple[str, .
 
 
 def test_all_faults_of_a_tar_are_found_and_the_other_samples_are_kept() -> None:
-    files = [
+    files: list[Any] = [
         *sample("1", "cat"),
         ("../2.jpg", b""),
         *[("3.jpg", b""), ("3.png", b""), ("3.cls", b"cat")],

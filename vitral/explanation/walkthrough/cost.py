@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vitral.core.config import Size
 from vitral.explanation.walkthrough.describe import multiply_adds
 from vitral.models.attention import Attention
-from vitral.models.embed import Hybrid, Patches
+from vitral.models.embed import Hybrid, Patches, StemConfig
 from vitral.models.head import LinearHead
 from vitral.models.mlp import Mlp
 from vitral.models.resnet import BaseResnet, Resnet
@@ -38,9 +38,9 @@ def model_cost(model: Vit | Resnet) -> ModelCost:
 
 def _plain(model: Vit) -> Vit:
     """The paper's model of the same size: the formulas hold if it equals the model."""
-    stem = Patches(patch=model.token_size())
+    stem: StemConfig = Patches(patch=model.token_size())
     if isinstance(model.stem, Hybrid):
-        stem = Hybrid(**model.stem.model_dump(exclude={"project"}))
+        stem = model.stem.model_copy(update={"project": True})
     return Vit(
         image_size=model.image_size,
         channels=model.channels,
