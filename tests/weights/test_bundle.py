@@ -65,7 +65,8 @@ def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) 
     assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "model.safetensors"]
     assert (tmp_path / "b/README.md").read_text(encoding="utf-8") == CARD
     config = json.loads((tmp_path / "b/config.json").read_bytes())
-    assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes", "activation", "source"]
+    fields = ["format", "vitral", "model", "task", "preprocessing", "classes", "activation", "source", "assumptions"]
+    assert list(config) == fields
     assert (config["format"], config["vitral"], config["task"]) == (3, vitral.__version__, "classify")
     assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
     assert config["preprocessing"]["normalize"]["mean"] == [0.485, 0.456, 0.406]

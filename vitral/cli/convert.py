@@ -15,6 +15,10 @@ TO_HELP = f"The library to write for: {format_choices(LIBRARIES)}."
 SIZE_HELP = "Resample the positions for images of this size: 384, or 224x320 (height x width)."
 CHANNELS_HELP = "Adapt the first layer to this number of channels, such as 1 for grayscale."
 LAYERS_HELP = "Keep only these layers, counted from 0, such as 0,2,4."
+ARCH_HELP = (
+    "The architecture of FROM by its name in timm, such as vit_base_patch16_224: for a file without config.json."
+)
+KEY_HELP = "The set of weights to read, in a file with several, such as state_dict_ema."
 FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several formats."
 
 
@@ -38,6 +42,8 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     ] = None,
     layers: Annotated[str, typer.Option(metavar="N,M", help=LAYERS_HELP, show_default="all")] = "",
     format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP, show_default="by the tensor names")] = "",
+    arch: Annotated[str, typer.Option(metavar="NAME", help=ARCH_HELP, show_default="by the tensors")] = "",
+    weights_key: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the only one")] = "",
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
 ) -> None:
     """Convert weights between libraries, and verify the outputs.
@@ -57,6 +63,8 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
         channels=channels,
         settings=parse_settings(set_),
         format=format,
+        arch=arch,
+        weights_key=weights_key,
         allow_pickle=allow_pickle,
     )
     for line in (*result.messages, *result.certificate.lines()):

@@ -30,6 +30,8 @@ WEIGHTS_HELP = (
     "Weights to fine-tune: a run, a bundle, a checkpoint of another library, a short name such as dinov2-small "
     "(see vitral models), or hf:owner/name."
 )
+ARCH_HELP = "The architecture of a weight file by its name in timm, such as vit_base_patch16_224."
+KEY_HELP = "The set of weights to read, in a file with several, such as state_dict_ema."
 SIZE_HELP = "Image size in pixels: 64, or 224x320 (height x width)."
 TASK_HELP = "What to train for: classify, or masked_patches, which needs no labels."
 WORKERS_HELP = "Processes that decode images, or auto, which is 0 on a CPU."
@@ -84,6 +86,11 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
             autocompletion=complete_weights,
         ),
     ] = "",
+    arch: Annotated[str, typer.Option(metavar="NAME", help=ARCH_HELP, show_default="by the tensors")] = "",
+    weights_key: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the only one")] = "",
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Read weights from a .pt or .pth (weights only).")
+    ] = False,
     image_size: Annotated[
         str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="that of the recipe or the weights")
     ] = "",
@@ -144,6 +151,7 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
 
     options = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     options |= {"task": task, "seed": seed, "device": device, "root": root}
+    options |= {"arch": arch, "weights_key": weights_key, "allow_pickle": allow_pickle or None}
     options |= {"workers": int(workers) if workers.isdecimal() else workers}
     settings = {name: value for name, value in options.items() if value not in {"", None}} | parse_settings(set_)
     if auto_resume and not out:

@@ -30,6 +30,7 @@ from vitral.training.finetune import FinetuneConfig, FullFinetune
 from vitral.training.optimizers import AdamW, OptimizerConfig
 from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Cosine, ScheduleConfig
+from vitral.weights.reader import ReadOptions
 
 ModelConfig = Annotated[Vit | Resnet, OpenUnion()]
 TrainCrop = Annotated[RandomResizedCrop | Resize | CenterCrop, OpenUnion()]
@@ -141,6 +142,7 @@ class Recipe(Config):
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
     weights: str = ""  # to start from, anything that vitral.load takes; random weights if empty
+    weights_options: ReadOptions = ReadOptions()  # if they are a checkpoint of another library
     finetune: FinetuneConfig = FullFinetune()
     images: Images = Images()
     task: TaskConfig = Classify()

@@ -18,6 +18,7 @@ from vitral.training.finetune import BaseFinetune
 from vitral.training.optimizers import BaseOptimizer
 from vitral.training.precision import BasePrecision
 from vitral.training.schedules import BaseSchedule
+from vitral.weights.reader import ReadOptions
 
 
 class TrainOptions(TypedDict, total=False):
@@ -25,6 +26,7 @@ class TrainOptions(TypedDict, total=False):
 
     # fields of the recipe
     weights: str | Path
+    weights_options: ReadOptions
     finetune: BaseFinetune | str
     images: Images
     task: Config | str
@@ -45,6 +47,9 @@ class TrainOptions(TypedDict, total=False):
     workers: int | Literal["auto"]
     compile: bool
     # ends of paths
+    arch: str
+    weights_key: str
+    allow_pickle: bool
     epochs: float
     steps: int
     lr: float

@@ -28,7 +28,13 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.hub import pinned_name
 from vitral.weights.load import OpenedModel, open_model
 
-DATA_SETTINGS = ("task", "data", "weights", "root")  # which are needed to open the data and the weights
+DATA_SETTINGS = (
+    "task",
+    "data",
+    "weights",
+    "weights_options",
+    "root",
+)  # which are needed to open the data and the weights
 OBJECT = "a Dataset object: "  # how the path of a recipe begins whose data was passed as an object
 
 
@@ -60,7 +66,7 @@ def resolve(request: RunRequest, samples: Samples | None = None) -> ResolvedRun:
     given = _given_recipe(request)
     start = data_recipe(request)
     samples, reason = samples or open_samples(start, request), ""
-    source = open_model(start.weights) if start.weights else None
+    source = open_model(start.weights, options=start.weights_options) if start.weights else None
     bundle = source.loaded.bundle if source else None
     recipe = given
     if recipe is None:
@@ -180,6 +186,8 @@ def _expand(settings: Mapping[str, object]) -> dict[str, object]:
             found |= {"length": path, f"length.{path}": value}
         elif path == "root":
             found[f"data.{path}"] = os.path.abspath(Path(str(value)).expanduser()) if value else ""
+        elif path in {"arch", "weights_key", "allow_pickle"}:
+            found[f"weights_options.{path}"] = value
         else:
             found["weights" if path == "from" else path] = value
     return found

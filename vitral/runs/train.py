@@ -194,7 +194,8 @@ def resume(
 def _resume(folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup, events: EventDispatcher) -> Run:
     started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
     # A run that has started has checkpoints; the weights that it started from may be gone.
-    source = open_model(recipe.weights).loaded if recipe.weights and not started else None
+    fresh = bool(recipe.weights) and not started
+    source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None
     task = build_task(recipe, samples, group.device, source)
     del source
     return run_session(folder, recipe, samples, group, task, prepare=not started, events=events)

@@ -56,6 +56,7 @@ class Bundle(Config):
     classes: tuple[str, ...]  # by label; empty unless the task is classify
     activation: Activation = "softmax"  # from logits to probabilities, as in the loss it was trained with
     source: str = ""  # of the weights: the format and file, the commit on the hub, what was fine-tuned
+    assumptions: tuple[str, ...] = ()  # what the file of another library did not record
 
     @property
     def transform(self) -> Preprocessing:

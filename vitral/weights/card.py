@@ -75,7 +75,7 @@ def render_card(bundle: Bundle, facts: CardFacts) -> str:
         "How to use it": f"```python\n{USE}{ANSWERS[bundle.task]}\n```",
         "Results": _results(facts.results),
         "Classes": _classes(bundle.classes),
-        "Origin": _plain(bundle.source),
+        "Origin": "\n\n".join(filter(None, (_plain(bundle.source), _assumptions(bundle.assumptions)))),
         "Data": _data(facts.trained) if facts.trained else "",
         "Preprocessing": f"{_preprocessing(bundle.preprocessing)} `bundle.transform` does all of it.",
         "Training": _training(facts.trained) if facts.trained else "",
@@ -133,6 +133,12 @@ def _classes(classes: tuple[str, ...]) -> str:
     named = ", ".join(map(_plain, classes[:MOST_CLASSES]))
     more = f", and {len(classes) - MOST_CLASSES:,} more" if len(classes) > MOST_CLASSES else ""
     return f"In the order of their labels, as in `config.json`: {named}{more}."
+
+
+def _assumptions(assumptions: tuple[str, ...]) -> str:
+    if not assumptions:
+        return ""
+    return f"The file did not record everything. Assumed:\n\n{_bullets(map(_plain, assumptions))}"
 
 
 def _data(trained: TrainingFacts) -> str:

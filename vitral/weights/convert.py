@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from vitral.weights.formats.format import Format, ModelOutputs
 from vitral.weights.formats.registry import library_formats
 from vitral.weights.formats.rules import export_tensors
 from vitral.weights.load import LoadedModel, LoadOptions, OpenedModel, hash_weights, open_model
+from vitral.weights.reader import ReadOptions
 
 log = logging.getLogger("vitral")
 CERTIFICATE_FILE = "certificate.json"
@@ -122,14 +123,6 @@ class Conversion(NamedTuple):
     messages: tuple[str, ...]
 
 
-class ConvertOptions(TypedDict, total=False):
-    """How a checkpoint of another library is read, as for `vitral.load`."""
-
-    format: str
-    allow_pickle: bool
-    offline: bool
-
-
 def convert(
     where: str | Path,
     out: str | Path,
@@ -139,7 +132,7 @@ def convert(
     image_size: SizeLike | None = None,
     channels: int | None = None,
     settings: Mapping[str, object] | None = None,
-    **options: Unpack[ConvertOptions],
+    **options: Unpack[LoadOptions],
 ) -> Conversion:
     """Read weights, optionally adapt them to other images or fewer layers, and write them for a library.
 
@@ -148,7 +141,7 @@ def convert(
     if to != OURS:
         library_formats(to)  # rejects an unknown name before anything is read
     text = [f"{path}={value}" for path, value in (settings or {}).items()]
-    source, file, messages = open_model(where, *text, options=LoadOptions(**options))
+    source, file, messages = open_model(where, *text, options=ReadOptions(**options))
     for line in messages:
         log.info(line)
     done: tuple[str, ...] = ()
@@ -206,7 +199,7 @@ def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenMod
     for name, chunks in format.files(source.bundle, tensors).items():
         STORAGE.write_file(draft / name, chunks)
     settings = (f"image_size={model.image_size}", *format.required_settings(model))
-    reloaded = open_model(draft, *settings, options=LoadOptions(format.name))
+    reloaded = open_model(draft, *settings, options=ReadOptions(format=format.name))
     return WrittenModel(format.name, reloaded, load_reference(format, draft, source.bundle))
 
 

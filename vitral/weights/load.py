@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from vitral.weights.card import architecture
 from vitral.weights.formats.format import DetectedModel
 from vitral.weights.formats.rules import import_tensors
 from vitral.weights.hub import FetchedWeights, fetch_weights
-from vitral.weights.reader import read_checkpoint, shard_files
+from vitral.weights.reader import DEFAULT_OPTIONS, ReadOptions, read_checkpoint, shard_files
 
 log = logging.getLogger("vitral")
 MAX_STRETCH = 2.0  # of a position table, before a message says so
@@ -43,15 +43,14 @@ class LoadedModel(NamedTuple):
     bundle: Bundle
 
 
-class LoadOptions(NamedTuple):
-    """How checkpoints of other libraries are read."""
+class LoadOptions(TypedDict, total=False):
+    """The fields of `ReadOptions` as keywords of `vitral.load` and `vitral.convert`."""
 
-    format: str = ""  # where tensor names fit two formats
-    allow_pickle: bool = False
-    offline: bool = False  # a hub model is read from the cache only
-
-
-DEFAULT_OPTIONS = LoadOptions()
+    format: str
+    arch: str
+    weights_key: str
+    allow_pickle: bool
+    offline: bool
 
 
 class OpenedModel(NamedTuple):
@@ -66,33 +65,33 @@ def load(
     where: str | Path,
     *,
     settings: Mapping[str, object] | None = None,
-    format: str = "",
-    allow_pickle: bool = False,
-    offline: bool = False,
     trust: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> LoadedModel:
     """Load a run, a bundle, or a checkpoint of another library: `model, bundle = vitral.load("runs/photos")`.
 
-    `hf:owner/name` is a model of the hub. Settings such as `{"mixer.heads": 6}` give what a checkpoint does not record,
-    and `format` decides where its tensor names fit two formats. The weights are memory-mapped; changing them changes no
-    file. `trust` allows a model with classes of your own to import them.
+    `hf:owner/name` is a model of the hub. Settings such as `{"mixer.heads": 6}` give what a checkpoint does not record;
+    `arch` gives all of it by the library's own name for the architecture, such as timm's `vit_base_patch16_224`.
+    `format` decides where the tensor names fit two formats, `weights_key` where a file holds several sets of weights.
+    The weights are memory-mapped; changing them changes no file. `trust` allows a model with classes of your own to
+    import them.
     """
     text = [f"{path}={value}" for path, value in (settings or {}).items()]
     with pause_gc(), trusted(trust):
-        found = open_model(where, *text, options=LoadOptions(format, allow_pickle, offline))
+        found = open_model(where, *text, options=ReadOptions(**options))
     for line in found.messages:
         log.info(line)
     return found.loaded
 
 
-def open_model(where: str | Path, *settings: str, options: LoadOptions = DEFAULT_OPTIONS) -> OpenedModel:
+def open_model(where: str | Path, *settings: str, options: ReadOptions = DEFAULT_OPTIONS) -> OpenedModel:
     """Load a model without logging; the messages are returned."""
     source = fetch_weights(str(where), options.offline)
     check_path(source.path)
     if (home := find_bundle(source.path)) is None:
         return _open_checkpoint(source, settings, options)
-    if settings or options.format:
-        message = f"a bundle records all its settings, and takes no {settings[0] if settings else 'format'}"
+    if given := [*settings, *options.given()]:
+        message = f"a bundle records all its settings, and takes no {given[0]}"
         raise ConfigError(message, code="config.conflict", where=home, hint="leave it out")
     bundle, tensors = read_bundle(home)
     model = bundle.model.build_empty()
@@ -137,12 +136,15 @@ def check_path(path: Path) -> None:
     raise WeightsError(message, code=code, where=path, hint=hint)
 
 
-def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options: LoadOptions) -> OpenedModel:
+def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options: ReadOptions) -> OpenedModel:
     """A model from a checkpoint of another library, with the outputs that library would give."""
     from vitral.weights.formats.registry import detect_format, strip_wrapper  # not needed for bundles
 
-    ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options.allow_pickle)._replace(settings=settings))
+    ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options)._replace(settings=settings))
     format = detect_format(ckpt, options.format)
+    if ckpt.arch and not format.takes_arch:
+        message = f"{format.title} has no architectures by name, got {ckpt.arch!r}"
+        raise ConfigError(message, code="config.unsupported", where="arch", hint="give settings instead, or nothing")
     check_settings(settings, SETTINGS, "while loading")
     try:
         found = format.detect(ckpt)
@@ -171,10 +173,11 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
             preprocessing=preprocessing,
             classes=found.classes,
             source=f"{found.title}, from {source.source or ckpt.path.name}",
+            assumptions=found.assumptions,
         )
     except ConfigError as error:  # the config files beside the weights do not fit them
         raise _in_file(ckpt.path.parent, error, "weights.bad_config") from None
-    messages = describe_checkpoint(found)
+    messages = [*ckpt.messages, *describe_checkpoint(found)]
     if wrapper:
         messages.append(f"removed the prefix {wrapper!r} of all tensor names, which a training script added")
     dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.tensors.values()} - {"float32"})

@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
+from vitral.core.config import Config
 from vitral.core.errors import WeightsError, format_choices
 from vitral.core.storage import wrap_read_errors
+from vitral.weights.containers import StateDict, select_prefix
 from vitral.weights.formats.format import CONFIG, PROCESSOR, Checkpoint
 from vitral.weights.formats.npz import read_npz
-from vitral.weights.tensors import PICKLES, read_safetensors, read_torch_pickle
+from vitral.weights.tensors import PICKLES, is_pickle, read_safetensors, read_torch_pickle
 
 INDEX, DEFAULT_FILE = "model.safetensors.index.json", "model.safetensors"
 PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
@@ -20,34 +22,55 @@ READERS = (".safetensors", ".npz")
 DOWNLOAD_AGAIN = "copy or download it again"
 
 
-def read_checkpoint(path: Path, allow_pickle: bool = False) -> Checkpoint:
+class ReadOptions(Config):
+    """How checkpoints of other libraries are read; a bundle needs none of it."""
+
+    format: str = ""  # where tensor names fit two formats
+    arch: str = ""  # the architecture by its name in the library: `vit_base_patch16_224` of timm
+    weights_key: str = ""  # of one set of weights in a file with several: `state_dict_ema`
+    allow_pickle: bool = False
+    offline: bool = False  # a hub model is read from the cache only
+
+    def given(self) -> list[str]:
+        """The options that describe a checkpoint of another library and are set."""
+        return [name for name in ("format", "arch", "weights_key") if getattr(self, name)]
+
+
+DEFAULT_OPTIONS = ReadOptions()
+
+
+def read_checkpoint(path: Path, options: ReadOptions = DEFAULT_OPTIONS) -> Checkpoint:
     """The tensors of a file, or of the only weight file in a folder, and the config files beside it."""
-    file = find_weight_file(path, allow_pickle)
+    file = find_weight_file(path, options.allow_pickle)
     tensors: dict[str, Tensor] = {}
+    messages: list[str] = []
     for part in shard_files(file):
-        found = _tensors(part, allow_pickle)
+        found, more = _tensors(part, options)
+        messages += more
         if twice := sorted(tensors.keys() & found.keys()):
             message = f"{twice[0]} is in two of its files"
             raise WeightsError(message, code="weights.duplicate_tensor", where=file, hint=DOWNLOAD_AGAIN)
         tensors |= found
-    return Checkpoint(file, tensors, _read_json(file.parent / CONFIG), _processor(file.parent))
+    if options.weights_key and not is_pickle(file):
+        tensors = dict(select_prefix(tensors, options.weights_key, file))
+    config, processor = _read_json(file.parent / CONFIG), _processor(file.parent)
+    return Checkpoint(file, tensors, config, processor, (), tuple(messages), options.arch)
 
 
 def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
     """The file itself; in a folder, the only weight file."""
     if path.is_file():
         return path
-    wanted = READERS + (PICKLES if allow_pickle else ())
     with wrap_read_errors(path):
         names = sorted(each for each in path.iterdir() if each.is_file())
     usual = [path / name for name in (INDEX, DEFAULT_FILE) if path / name in names]  # as the libraries search them
-    found = usual[:1] or [each for each in names if each.suffix in wanted]
+    found = usual[:1] or [each for each in names if each.suffix in READERS or (allow_pickle and is_pickle(each))]
     if len(found) == 1:
         return found[0]
     if found:
         message, hint = "holds several weight files", f"give one of them: {format_choices(each.name for each in found)}"
         raise WeightsError(message, code="weights.ambiguous", where=path, hint=hint)
-    if pickles := [each for each in names if each.suffix in PICKLES]:
+    if pickles := list(filter(is_pickle, names)):
         raise pickle_error(pickles[0])
     message = f"holds no weight file ({format_choices(READERS)})"
     hint = "give a run, a bundle, or a folder or file of weights"
@@ -61,17 +84,17 @@ def pickle_error(path: Path) -> WeightsError:
     return WeightsError(message, code="weights.pickle_refused", where=path, hint=hint)
 
 
-def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
+def _tensors(file: Path, options: ReadOptions) -> StateDict:
     if file.suffix == ".safetensors":
-        return read_safetensors(file, DOWNLOAD_AGAIN)
+        return StateDict(read_safetensors(file, DOWNLOAD_AGAIN))
     if file.suffix == ".npz":
-        return read_npz(file)
-    if file.suffix not in PICKLES:
+        return StateDict(read_npz(file))
+    if not is_pickle(file):
         message = f"expected {format_choices((*READERS, *PICKLES))}, got {file.suffix or 'a file without a suffix'}"
         raise WeightsError(message, code="weights.unknown_format", where=file, hint="give a file of weights")
-    if not allow_pickle:
+    if not options.allow_pickle:
         raise pickle_error(file)
-    return read_torch_pickle(file)
+    return read_torch_pickle(file, options.weights_key)
 
 
 def shard_files(file: Path) -> list[Path]:

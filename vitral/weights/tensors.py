@@ -8,7 +8,9 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -17,12 +19,22 @@ from torch.serialization import safe_globals
 
 from vitral.core.errors import WeightsError
 from vitral.core.storage import wrap_read_errors
+from vitral.weights.containers import StateDict, select_state_dict
 
 CHUNK_BYTES = 2**24  # few enough that other threads do not wait
-PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".pt.tar")
 COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in torch's messages
 CODE = re.compile(r"GLOBAL (\S+)")  # how torch names what a pickle would have called
-WRAPPERS = ("state_dict", "model", "teacher", "module", "model_state_dict", "state_dict_ema")  # around a state dict
+NUMPY_SCALAR = np.float64().__reduce__()[0]  # makes a number of numpy
+# What training scripts save beside the weights: their arguments, and numbers of numpy, under old names too. None of it
+# runs anything.
+PLAIN_RECORDS: list[Any] = [
+    Namespace,
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("f8", "f4", "i8", "i4", "?")),
+    (NUMPY_SCALAR, "numpy._core.multiarray.scalar"),
+    (NUMPY_SCALAR, "numpy.core.multiarray.scalar"),
+]
 NO_METADATA: Mapping[str, str] = {}
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -83,30 +95,24 @@ def _unreadable(error: SafetensorError | OSError, path: Path, hint: str) -> Weig
     return WeightsError(f"not a readable safetensors file: {error}", code=code, where=path, hint=hint)
 
 
-def read_torch_pickle(path: Path) -> Mapping[str, Tensor]:
-    """The tensors by name, from a state dict or from what training scripts wrap around one; no code is run."""
+def is_pickle(path: Path) -> bool:
+    """Whether a file is one of torch's pickles, by its name."""
+    return path.name.lower().endswith(PICKLES)
+
+
+def read_torch_pickle(path: Path, key: str = "") -> StateDict:
+    """A state dict, alone or in what training scripts wrap around one, there under a key; no code is run."""
     with wrap_read_errors(path):
         path.stat()
     try:
-        # Training scripts of facebook save their arguments with the weights: a plain record, which runs nothing.
-        with safe_globals([Namespace]):
+        with safe_globals(PLAIN_RECORDS):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch reports a bad file in many ways
         message = f"holds more than weights, or is damaged: {_pickle_error(error)}"
         code = "weights.unsafe_pickle" if CODE.search(str(error)) else "weights.corrupt"
         hint = "save its state dict as safetensors where it was made, and give that"
         raise WeightsError(message, code=code, where=path, hint=hint) from None
-    while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
-        if len(inner) > 1:
-            message, hint = f"holds several sets of weights: {', '.join(inner)}", "save only the one that you want"
-            raise WeightsError(message, code="weights.ambiguous", where=path, hint=hint)
-        found = found[inner[0]]
-    if not isinstance(found, dict) or not found:
-        raise WeightsError("holds no tensors by name", code="weights.not_state_dict", where=path)
-    if others := [str(name) for name, value in found.items() if not isinstance(value, Tensor)]:
-        message = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
-        raise WeightsError(message, code="weights.not_state_dict", where=path, hint="save only its state dict")
-    return {str(name): tensor for name, tensor in found.items()}
+    return select_state_dict(found, key, path)
 
 
 def _pickle_error(error: Exception) -> str:

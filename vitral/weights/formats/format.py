@@ -35,7 +35,7 @@ from vitral.weights.formats.rules import (
     patch_kernel,
     position_rules,
 )
-from vitral.weights.tensors import PICKLES, safetensors_chunks
+from vitral.weights.tensors import is_pickle, safetensors_chunks
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
 HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of the published models, by their width
@@ -66,6 +66,8 @@ class Checkpoint(NamedTuple):
     config: Mapping[str, Any]  # of a config.json beside it; empty where there is none
     processor: Mapping[str, Any]  # of a preprocessor_config.json beside it
     settings: tuple[str, ...] = ()  # such as `mixer.heads=3`
+    messages: tuple[str, ...] = ()  # what was read and what was not, for the user
+    arch: str = ""  # the library's name of the architecture, if the user gives it: `vit_base_patch16_224`
 
     def setting(self, field: str) -> str:
         """The value of a setting, or nothing."""
@@ -82,7 +84,7 @@ class Checkpoint(NamedTuple):
 
     def convert_command(self, options: str) -> str:
         """The command that converts the file with settings that it does not record."""
-        allowed = " --allow-pickle" if self.path.suffix in PICKLES else ""
+        allowed = " --allow-pickle" if is_pickle(self.path) else ""
         return f"vitral convert {shlex.quote(str(self.path))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
 
     def shape(self, name: str, dims: int) -> tuple[int, ...]:
@@ -153,6 +155,7 @@ class Format:
     gated_names: ClassVar[Names] = {}  # those that differ with a gated MLP
     register_rows: ClassVar[bool] = True  # whether registers have rows in the table where the class token has one
     supported: ClassVar[Mapping[str, Sequence[Any]]] = PLAIN
+    takes_arch: ClassVar[bool] = False  # whether `Checkpoint.arch` is read: the library has architectures by name
     squares: ClassVar[bool] = False  # whether images and patches must be square
     even_heads: ClassVar[bool] = True  # whether heads split the width evenly and are projected
 
