@@ -47,11 +47,13 @@ def written_out(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
     def forward(self: SelfAttention, x: Tensor, layout: Layout, keep: int) -> Tensor:
         heads = self.heads(x, layout, keep)
-        return self.project(gathered(self.attention_weights(heads, layout), heads.v))
+        return self.project(self.output_norm(gathered(self.attention_weights(heads, layout), heads.v)))
 
-    def gather(self: AttentionPooling, heads: Qkv) -> Tensor:
-        weights = (heads.q @ heads.k.mT * heads.q.shape[-1] ** -0.5).softmax(dim=-1)
-        return gathered(weights, heads.v)
+    def gather(self: AttentionPooling, heads: Qkv, layout: Layout) -> Tensor:
+        logits = heads.q @ heads.k.mT * heads.q.shape[-1] ** -0.5
+        if self.patches_only:
+            logits[..., : layout.prefix()] = float("-inf")
+        return gathered(logits.softmax(dim=-1), heads.v)
 
     monkeypatch.setattr(SelfAttention, "forward", forward)
     monkeypatch.setattr(AttentionPooling, "attend", gather)
@@ -83,6 +85,8 @@ def by_hand(model: VisionTransformer, images: Tensor, kept: list[Tensor]) -> Ten
             shares[:] = 1 / length
         case "attention":
             shares = supports.pop()[:, 0]
+    if model.config.block.kind == "multi_branch":  # two attentions of a layer side by side
+        supports = [one + other for one, other in zip(supports[::2], supports[1::2], strict=True)]
     joint = torch.eye(length, dtype=torch.float64).expand(2, -1, -1)
     for found in supports:
         whole = nn.functional.pad(found, (0, 0, 0, length - found.shape[1]))  # rows that nobody reads stay as they are

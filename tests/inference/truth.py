@@ -68,5 +68,6 @@ def truth(source: LoadedModel, images: PixelBatch, answer: OutputKind = "logits"
     mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))
     scaled = (torch.from_numpy(images).double() / 255 - mean) / deviation  # (B, H, W, C)
     model = deepcopy(source.model).double()
-    see = model if answer == "logits" else model.forward_pooled
+    whole = answer == "logits" or isinstance(source.bundle.model.head, NoHead)
+    see = model if whole else model.forward_pooled
     return see(scaled.permute(0, 3, 1, 2)).float().numpy()  # (B, K)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
-from vitral.models import Patches, Resnet, TokenMlp, Vit
+from vitral.models import NoHead, Patches, Resnet, TokenMlp, Vit
 from vitral.models.base import raise_mismatches
 
 EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
@@ -46,7 +46,8 @@ def test_a_batch_becomes_features_then_a_vector_then_an_answer(config: Vit | Res
     assert features.grid == layout.grid
     width = features.patches.shape[2] if isinstance(config, Resnet) else config.pool.out_width(config.width)
     assert model.forward_pooled(images(config)).shape == (2, width)
-    answers = width if config.head.kind == "none" else config.head.num_classes
+    head = config.head
+    answers = head.out_width(width) if isinstance(head, NoHead) else head.num_classes
     assert model(images(config)).shape == (2, answers)
 
 

@@ -6,14 +6,15 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from tests.models.variants import small
-from vitral.core.config import union_members
-from vitral.models import Grid, LayerScale, Layout, PostNorm, PreNorm, Vit
+from vitral.core.config import Config, union_members
+from vitral.models import Grid, LayerScale, Layout, MultiBranch, Parallel, PostNorm, PreNorm, Vit
 from vitral.models.block import BlockConfig, Branch, DropPath
 from vitral.models.init import Original, initialize
-from vitral.models.vit import build_block
+from vitral.models.vit import build_blocks
 
 KINDS = pytest.mark.parametrize("kind", union_members(BlockConfig))
 LAYOUT = Layout(1, 0, Grid(4, 6))
+BRANCHES: dict[type[Config], int] = {Parallel: 1, MultiBranch: 4}  # of a layer; the others have two
 
 
 def layer_norm(x: Tensor, norm: nn.Module, eps: float) -> Tensor:
@@ -24,7 +25,7 @@ def layer_norm(x: Tensor, norm: nn.Module, eps: float) -> Tensor:
 
 def block_of(config: Vit, layer: int = 0) -> nn.Module:
     """A layer in double precision whose every parameter is random."""
-    block = build_block(config, config.context(), layer).double()
+    block = list(build_blocks(config, config.context()))[layer].double()
     with torch.no_grad():
         for weight in block.parameters():
             weight.normal_(std=0.5)
@@ -93,17 +94,18 @@ def rates(model: nn.Module) -> list[float]:
 @KINDS
 def test_the_rate_grows_linearly_from_zero_in_the_first_layer(kind: type[PreNorm | PostNorm]) -> None:
     model = small(depth=5, block=kind(drop_path_rate=0.2)).build_empty()
-    assert rates(model) == pytest.approx([0, 0, 0.05, 0.05, 0.1, 0.1, 0.15, 0.15, 0.2, 0.2])
-    assert rates(small(depth=1, block=kind(drop_path_rate=0.2)).build_empty()) == [0, 0]
+    branches = BRANCHES.get(kind, 2)
+    assert rates(model) == pytest.approx([rate for rate in (0, 0.05, 0.1, 0.15, 0.2) for _ in range(branches)])
+    assert rates(small(depth=1, block=kind(drop_path_rate=0.2)).build_empty()) == [0] * branches
 
 
 @KINDS
 def test_the_two_branches_of_a_layer_are_dropped_apart(kind: type[PreNorm | PostNorm]) -> None:
-    """Both kept, one or the other dropped, both dropped: four different results for the same tokens."""
+    """Each kept or dropped: with two branches, four different results for the same tokens."""
     config = small(depth=2, block=kind(drop_path_rate=0.5))
     block = block_of(config, layer=1).train()
-    x = torch.randn(1, LAYOUT.length(), 32, dtype=torch.float64).expand(100, -1, -1)
-    assert len(block(x, LAYOUT, LAYOUT.length()).round(decimals=6).unique(dim=0)) == 4
+    x = torch.randn(1, LAYOUT.length(), 32, dtype=torch.float64).expand(200, -1, -1)
+    assert len(block(x, LAYOUT, LAYOUT.length()).round(decimals=6).unique(dim=0)) == 2 ** BRANCHES.get(kind, 2)
 
 
 @pytest.mark.parametrize("initial", [1e-5, 0.1])

@@ -8,7 +8,18 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from tests.models.variants import VITS, small
-from vitral.models import Attention, Axial, Identity, Local, Relative2d, Rope2d, VisionTransformer, Vit, attention_maps
+from vitral.models import (
+    Attention,
+    Axial,
+    Identity,
+    Local,
+    MultiBranch,
+    Relative2d,
+    Rope2d,
+    VisionTransformer,
+    Vit,
+    attention_maps,
+)
 from vitral.models.attention import SelfAttention
 from vitral.models.hooks import record_attention
 
@@ -74,8 +85,9 @@ def test_every_token_spends_its_whole_attention(name: str) -> None:
     maps = attention_maps(model, images(config))
     length = config.layout(config.image_size).length()
     assert len(maps) == config.depth
+    branches = config.block.branches if isinstance(config.block, MultiBranch) else 1
     for layer in maps:
-        assert layer.shape == (2, config.mixer.model_dump()["heads"], length, length)
+        assert layer.shape == (2, branches * config.mixer.model_dump()["heads"], length, length)
         assert (layer >= 0).all()
         torch.testing.assert_close(layer.sum(dim=-1), torch.ones(layer.shape[:-1]))
 

@@ -13,7 +13,7 @@ from vitral.models.base import BuildContext
 from vitral.models.registry import SIZES
 
 CONFIGS = pytest.mark.parametrize(
-    "config", [Mlp(gelu="tanh"), Mlp(gelu="erf"), SwiGlu()], ids=["tanh", "erf", "swiglu"]
+    "config", [Mlp(activation="gelu_tanh"), Mlp(activation="gelu"), SwiGlu()], ids=["tanh", "erf", "swiglu"]
 )
 
 
@@ -50,9 +50,9 @@ def linear(mlp: nn.Module, name: str, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("config", "formula"),
     [
-        (Mlp(ratio=2.5, gelu="tanh"), tanh_gelu),
-        (Mlp(ratio=2.5, gelu="erf"), erf_gelu),
-        (Mlp(ratio=2.5, gelu="quick"), quick_gelu),
+        (Mlp(ratio=2.5, activation="gelu_tanh"), tanh_gelu),
+        (Mlp(ratio=2.5, activation="gelu"), erf_gelu),
+        (Mlp(ratio=2.5, activation="quick_gelu"), quick_gelu),
     ],
 )
 def test_the_mlp_is_two_layers_with_the_gelu_named_between(config: Mlp, formula: Callable[[float], float]) -> None:
@@ -69,7 +69,7 @@ def test_the_two_forms_of_gelu_are_not_the_same() -> None:
     x = torch.linspace(-4, 4, 999, dtype=torch.float64)
     apart = (x.clone().apply_(tanh_gelu) - x.clone().apply_(erf_gelu)).abs().max()
     assert 4e-4 < apart < 5e-4
-    mlp, erf = built(Mlp()), built(Mlp(gelu="erf"))
+    mlp, erf = built(Mlp()), built(Mlp(activation="gelu"))
     erf.load_state_dict(mlp.state_dict())
     tokens = torch.randn(1, 50, 6, dtype=torch.float64)
     assert 1e-4 < (mlp(tokens) - erf(tokens)).abs().max() < 5e-2

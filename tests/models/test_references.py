@@ -7,7 +7,7 @@ from tests.models import references as ref
 from vitral.core.config import Size
 from vitral.models import Attention, Mlp, NoHead, NoPosition, Patches, PostNorm, PreNorm, Vit
 from vitral.models.base import Grid, Layout
-from vitral.models.vit import build_block
+from vitral.models.vit import build_blocks
 
 TOLERANCE = 1e-5
 
@@ -23,11 +23,11 @@ def test_encoder_layer_of_torch_agrees(name: str, order: PreNorm | PostNorm) -> 
         position=NoPosition(),
         block=order,
         mixer=Attention(heads=3),
-        mlp=Mlp(ratio=80 / 36, gelu="erf"),
+        mlp=Mlp(ratio=80 / 36, activation="gelu"),
         head=NoHead(),
         eps=1e-5,
     )
-    block = build_block(config, config.context(), layer=0).eval()
+    block = next(build_blocks(config, config.context())).eval()
     block.load_state_dict(ref.renamed(found.weights, ref.TORCH))
     layout = Layout(cls=1, registers=0, grid=Grid(2, 3))
     with torch.no_grad():

@@ -7,6 +7,9 @@ from vitral.models import (
     Attention,
     AttentionPool,
     Axial,
+    ClassPool,
+    Combined,
+    DistilledHead,
     DistilledPool,
     GradientCheckpointing,
     Hybrid,
@@ -15,14 +18,21 @@ from vitral.models import (
     Learned2d,
     LinearHead,
     Local,
+    MeanAllPool,
     MeanPool,
     Mlp,
     Patches,
     Pooling,
     PreNorm,
+    ProjectionHead,
     Relative2d,
+    RelativeBias,
+    RelativeMlp,
     Resnet,
+    RmsNorm,
     Rope2d,
+    RopeAxial,
+    SwiGlu,
     TanhHead,
     TokenMlp,
     Tokens,
@@ -34,6 +44,7 @@ from vitral.models.embed import StemConfig
 from vitral.models.head import HeadConfig
 from vitral.models.init import InitConfig
 from vitral.models.mlp import MlpConfig
+from vitral.models.norm import NormConfig
 from vitral.models.pool import PoolConfig
 from vitral.models.position import PositionConfig
 
@@ -43,6 +54,7 @@ UNIONS = {
     "block": BlockConfig,
     "mixer": MixerConfig,
     "mlp": MlpConfig,
+    "norm": NormConfig,
     "pool": PoolConfig,
     "head": HeadConfig,
     "init": InitConfig,
@@ -60,12 +72,16 @@ SMALL: dict[type[Config], dict[str, Any]] = {
     AttentionPool: {"heads": 2},
     LinearHead: {"num_classes": 4},
     TanhHead: {"num_classes": 4},
+    DistilledHead: {"num_classes": 4},
+    ProjectionHead: {"width": 12},
+    RelativeMlp: {"hidden": 8},
 }
 NO_CLASS = {"tokens": Tokens(cls=False), "pool": MeanPool()}
 ALONGSIDE: dict[type[Config], dict[str, Any]] = {
     Pooling: NO_CLASS,
     Identity: NO_CLASS,
     DistilledPool: {"tokens": Tokens(registers=1)},
+    DistilledHead: {"tokens": Tokens(registers=1), "pool": DistilledPool()},
 }
 
 
@@ -118,8 +134,28 @@ def options() -> dict[str, Vit]:
         "no-projection": small(mixer=Attention(heads=1, project=False)),
         "no-qkv-bias": small(mixer=Attention(heads=2, qkv_bias=False)),
         "query-key-norm": small(mixer=Attention(heads=2, qk_norm=True)),
-        "erf": small(mlp=Mlp(gelu="erf")),
-        "quick": small(mlp=Mlp(gelu="quick")),
+        "attention-scale": small(mixer=Attention(heads=2, scale=0.5)),
+        "attention-norm": small(mixer=Attention(heads=2, output_norm=True, project_bias=False)),
+        "rms-norms": small(
+            norm=RmsNorm(),
+            mixer=Attention(heads=2, qk_norm=True),
+            mlp=SwiGlu(bias=False, norm=True, multiple=1),
+            stem=Patches(patch=Size(8, 8), norm="after"),
+        ),
+        "gated-gelu": small(mlp=SwiGlu(activation="gelu")),
+        "relu-head": small(head=TanhHead(num_classes=4, activation="relu")),
+        "cropped-remainder": small(image_size=Size(37, 50), stem=Patches(patch=Size(8, 8), remainder="crop")),
+        "padded-remainder": small(image_size=Size(29, 42), stem=Patches(patch=Size(8, 8), remainder="pad")),
+        "norm-nowhere": small(pool=ClassPool(norm="none")),
+        "norm-twice": small(pool=MeanAllPool(norm="both")),
+        "query-of-patches": small(pool=AttentionPool(heads=4, tokens="patches", mlp_ratio=2.0)),
+        "shared-bias": small(position=RelativeBias(shared=True), tokens=Tokens(registers=1)),
+        "bias-of-the-mean": small(position=RelativeBias(), **NO_CLASS),
+        "rope-reference": small(position=RopeAxial(offset=1.0, reference=Size(3, 5), order="columns_first")),
+        "table-and-bias": small(position=Combined(added=Learned1d(cls=False), inside=RelativeBias())),
+        "mlp-norm": small(mlp=Mlp(norm=True, activation="relu")),
+        "erf": small(mlp=Mlp(activation="gelu")),
+        "quick": small(mlp=Mlp(activation="quick_gelu")),
         "first-norm": small(tokens=Tokens(norm=True), stem=Patches(patch=Size(8, 8), bias=False)),
         "norm-of-the-mean": small(tokens=Tokens(cls=False), pool=MeanPool(norm="after")),
         "axial-rope-registers": small(mixer=Axial(heads=2), position=Rope2d(), tokens=Tokens(registers=2)),

@@ -148,7 +148,7 @@ def test_every_free_field_exists() -> None:
 MISMATCH = "weights.config_mismatch"
 DIFFERENT: dict[str, tuple[Vit | Resnet, str, tuple[object, ...]]] = {
     "heads": (small(mixer=Attention(heads=4)), MISMATCH, ("mixer.heads", 4, 2)),
-    "gelu": (small(mlp=Mlp(gelu="erf")), MISMATCH, ("mlp.gelu", "erf", "tanh")),
+    "gelu": (small(mlp=Mlp(activation="gelu")), MISMATCH, ("mlp.activation", "gelu", "gelu_tanh")),
     "eps": (small(eps=1e-12), MISMATCH, ("eps", 1e-12, 1e-06)),
     "pool": (small(pool=MeanPool()), MISMATCH, ("pool.kind", "mean", "cls")),
     "position without weights": (small(position=SinCos2d()), MISMATCH, ("position.kind", "sincos2d", "learned1d")),

@@ -67,7 +67,7 @@ def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) 
     config = json.loads((tmp_path / "b/config.json").read_bytes())
     fields = ["format", "vitral", "model", "task", "preprocessing", "classes", "activation", "source", "assumptions"]
     assert list(config) == fields
-    assert (config["format"], config["vitral"], config["task"]) == (3, vitral.__version__, "classify")
+    assert (config["format"], config["vitral"], config["task"]) == (4, vitral.__version__, "classify")
     assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
     assert config["preprocessing"]["normalize"]["mean"] == [0.485, 0.456, 0.406]
     assert config["model"]["image_size"] == [32, 48]
@@ -136,15 +136,15 @@ def test_damage_is_told_by_file_and_field(
 
 def test_a_newer_format_is_refused_with_what_to_install(tmp_path: Path) -> None:
     write(tmp_path / "b")
-    rewrite(format=4, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
-    with raises("weights.newer_version", 4, 3, "pip install 'vitral>=9.1.0'", vitral.__version__) as caught:
+    rewrite(format=5, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
+    with raises("weights.newer_version", 5, 4, "pip install 'vitral>=9.1.0'", vitral.__version__) as caught:
         read_bundle(tmp_path / "b")
     assert caught.value.where == f"{tmp_path}/b/config.json"
 
 
 def test_a_bundle_of_the_first_format_is_read_for_ever() -> None:
     model, bundle = vitral.load(FIRST)
-    assert (bundle.format, bundle.source, bundle.classes) == (3, "", ("ant", "bee"))
+    assert (bundle.format, bundle.source, bundle.classes) == (4, "", ("ant", "bee"))
     ramp = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
     answer = torch.tensor([[0.12030007690191269, 0.0012932196259498596]])  # of the code that wrote it
     assert torch.allclose(model(ramp), answer, atol=1e-6)

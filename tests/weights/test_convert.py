@@ -101,13 +101,14 @@ def tensors(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+GELU = Mlp(activation="gelu")
 SQUARE = Size(32, 32)
 NORMED = Patches(patch=Size(8, 8), norm="both")
 
 
 def writable() -> dict[str, tuple[Format, Vit]]:
     """Each format with a model of its own that it can hold."""
-    erf, learned = Mlp(gelu="erf"), Learned1d(resampling="bicubic")
+    erf, learned = Mlp(activation="gelu"), Learned1d(resampling="bicubic")
     candidates = [
         small(),
         small(mlp=erf),
@@ -177,7 +178,7 @@ def test_answers_that_are_not_finite_are_no_conversion() -> None:
 
 
 def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
-    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
+    model = loaded(small(image_size=SQUARE, mlp=GELU, position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     certificate = write_model(model, SourceFile(tmp_path / "file"), tmp_path / "out", "torchvision")
     assert certificate.untold[0] == "not in the files: the names of the 4 classes"
@@ -185,7 +186,7 @@ def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
 
 
 def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp_path: Path) -> None:
-    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
+    model = loaded(small(image_size=SQUARE, mlp=GELU, position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     assert len(model.bundle.preprocessing.normalize.mean) == 1
     certificate = write_model(model, SourceFile(tmp_path / "file"), tmp_path / "out", "huggingface")
@@ -195,7 +196,7 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
 
 
 def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_refused(tmp_path: Path) -> None:
-    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf")))
+    model = loaded(small(image_size=SQUARE, mlp=GELU))
     needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
@@ -207,7 +208,7 @@ def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_ref
 
 
 def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
-    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_antialias")))
+    model = loaded(small(image_size=SQUARE, mlp=GELU, position=Learned1d(resampling="bicubic_antialias")))
     needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")

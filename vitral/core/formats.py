@@ -32,19 +32,21 @@ _MODEL = {
     "head.classes": "num_classes",
     "block.drop_path": "drop_path_rate",
     "block.scale.initial": "init",
+    "mlp.gelu": "activation",  # before format 4 of bundles and 3 of recipes
 }
+_GELU = {"mlp.gelu": {"tanh": "gelu_tanh", "erf": "gelu", "quick": "quick_gelu"}}
 _PREPROCESSING = {"image": "image_size", "view": "crop", "scaling": "normalize", "scaling.deviation": "std"}
 
-BUNDLE = Upgrade(  # formats 1 and 2
+BUNDLE = Upgrade(  # formats 1 to 3
     _below("model", _MODEL) | _below("preprocessing", _PREPROCESSING),
-    {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP},
+    {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP} | _below("model", _GELU),
 )
 EXPORT = Upgrade(  # format 1
     {"quantisation": "quantization"} | _below("preprocessing", _PREPROCESSING),
     {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP},
 )
 STATE = Upgrade({"position.batch": "batch_size"}, {"position.order.kind": {"in_order": "sequential"}})  # format 1
-RECIPE = Upgrade(  # format 1
+RECIPE = Upgrade(  # formats 1 and 2
     {
         "data.where": "path",
         "data.share": "fraction",
@@ -80,7 +82,8 @@ RECIPE = Upgrade(  # format 1
         "length.kind": {"shown": "images_seen"},
         "average.kind": {"exponential": "ema"},
         "stopping.kind": {"end": "none"},
-    },
+    }
+    | _below("model", _GELU),
 )
 
 

@@ -39,7 +39,7 @@ def analyze(model: Model, image: Tensor, target: Target = "predicted", use_head:
         trace.check_class(model, target)
     attends = has_attention(model)
     layers: list[LayerView] = []
-    records: list[AttentionRecord] = []
+    records: list[tuple[AttentionRecord, ...]] = []
     maps: dict[MapKind, Array] = {}
     rollout = relevance.identity_rollout(layout.length(), image)  # (1, T, T)
     with eval_mode(model), torch.inference_mode(False), torch.set_grad_enabled(attends and use_head):
@@ -52,7 +52,7 @@ def analyze(model: Model, image: Tensor, target: Target = "predicted", use_head:
                 chances = lens_probabilities(vit, step.after, layout)[0] if use_head else image.new_empty(0)  # (K,)
                 layers.append(LayerView(step.layer, to_array(shown), to_array(distance), to_array(chances)))
                 rollout = relevance.extend_rollout(rollout, attention) if attends else rollout
-            records += step.recordings
+            records.append(step.recordings)
         readout = relevance.read_out(vit, step.after, layout)
         if attends:
             maps["rollout"] = to_array(relevance.rollout_to_patches(readout.shares, rollout, layout)[0])

@@ -28,7 +28,7 @@ from vitral.explanation.analysis import Target, analyze
 from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, Faithfulness, MapKind, ModelView, Photo
 from vitral.explanation.perturbation import Advance, no_progress
 from vitral.explanation.similarity import Filters, PositionSimilarity, embedding_filters, position_similarity
-from vitral.explanation.trace import has_attention
+from vitral.explanation.trace import fit_to_patches, has_attention
 from vitral.explanation.walkthrough.steps import walkthrough_steps
 from vitral.models.hooks import eval_mode
 from vitral.models.resnet import Resnet
@@ -111,7 +111,7 @@ class Explainer:
         """Explain the prediction on one image."""
         model, needs = self.loaded.model, self.loaded.bundle.preprocessing
         photo, image = read_photo(image_file, needs)
-        image = image.to(next(model.parameters()).device)  # (1, C, H, W)
+        photo, image = fit_to_patches(model, photo, image.to(next(model.parameters()).device))  # (1, C, H, W)
         with eval_mode(model), progress(photo.name, self.count_passes()) as advance:
             analysis = analyze(model, image, self.target, bool(self.classes))
             advance(1)

@@ -91,9 +91,9 @@ def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
     reader = require_vit(model)
     with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
         layout = reader.layout(images)
-        recordings: list[AttentionRecord] = []
+        recordings: list[tuple[AttentionRecord, ...]] = []
         for step in run_layers(reader, embed_with_grad(reader, images, layout), layout):
-            recordings += step.recordings
+            recordings.append(step.recordings)
         return propagate_relevance(recordings, read_out(reader, step.after, layout), targets, layout)
 
 
@@ -112,23 +112,26 @@ def read_out(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Readou
     if not isinstance(pool, AttentionPooling):
         return Readout(normed, model.head(pool(normed, layout)), shares, ())
     heads = pool.project_qkv(normed)
-    gathered = pool.attend(heads)  # (B, 1, D)
+    gathered = pool.attend(heads, layout)  # (B, 1, D)
     recording = AttentionRecord(pool, heads, layout, gathered)
     return Readout(normed, model.head(pool.output(gathered)), shares, (recording,))
 
 
 def propagate_relevance(
-    recordings: Sequence[AttentionRecord], readout: Readout, targets: Sequence[int], layout: Layout
+    recordings: Sequence[tuple[AttentionRecord, ...]], readout: Readout, targets: Sequence[int], layout: Layout
 ) -> Tensor:
     """Relevance of the patches (B, R, S) for the targets, propagated from the last layer back to the first.
 
     The identity path of a pooled token is left out: a class token is no patch, and a patch would dominate the rest.
     """
     chosen = readout.logits[range(len(targets)), targets].sum()
-    records = (*recordings, *readout.recordings)
-    gradients = torch.autograd.grad(chosen, [record.attended for record in records])
+    layers = [*recordings, readout.recordings] if readout.recordings else [*recordings]
+    gradients = list(torch.autograd.grad(chosen, [record.attended for layer in layers for record in layer]))
     with torch.no_grad():
-        supports = (positive_attention(*pair) for pair in zip(reversed(records), reversed(gradients), strict=True))
+        supports = (
+            torch.stack([positive_attention(record, gradients.pop()) for record in reversed(layer)]).sum(dim=0)
+            for layer in reversed(layers)  # branches side by side add up
+        )
         read = next(supports) if readout.recordings else readout.shares[:, None]  # (B, 1, T)
         gathered = torch.zeros_like(read)
         for found in supports:

@@ -14,7 +14,14 @@ from vitral.explanation.explanation import Array
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout, Model
 from vitral.models.embed import HybridStem, PatchStem, linear_to_kernel
-from vitral.models.position import AdditivePosition, AttentionPosition, RelativePosition, RotaryPosition2d
+from vitral.models.position import (
+    AdditivePosition,
+    AttentionPosition,
+    BaseRelative,
+    BaseRelativeBias,
+    RotaryPosition,
+    inside_attention,
+)
 from vitral.models.resnet import ResidualNetwork, StdConv2d, standardize
 from vitral.models.vit import VisionTransformer
 
@@ -121,9 +128,9 @@ def position_similarity(model: Model, layout: Layout) -> PositionSimilarity:
     if isinstance(model.position, AdditivePosition):
         like = torch.empty(0, model.config.width, device=next(model.parameters()).device)
         _, rows = model.position.rows(layout, 0, like)  # (N, D)
-    elif isinstance(relation, RotaryPosition2d):
+    elif isinstance(relation, RotaryPosition):
         rows = rotary_rows(relation, layout.grid, layers[0].heads.head_width)  # (N, d)
-    elif isinstance(relation, RelativePosition):
+    elif isinstance(inside_attention(model.config.position), BaseRelative | BaseRelativeBias):
         reason = "This model has relative positions inside attention: there are no position embeddings to compare."
         return PositionSimilarity(reason=reason)
     else:
@@ -131,8 +138,8 @@ def position_similarity(model: Model, layout: Layout) -> PositionSimilarity:
     return PositionSimilarity(cosine_similarity(rows).reshape(*layout.grid, *layout.grid))
 
 
-def rotary_rows(relation: RotaryPosition2d, grid: Grid, head_width: int) -> Tensor:
-    """The rotation of a constant vector at each position (N, d): cosines of its angles, then sines."""
-    upright = torch.zeros(grid.cells(), head_width)  # (N, d)
-    upright[:, : head_width // 2] = 1
-    return relation.rotate(upright, Layout(0, 0, grid))
+def rotary_rows(relation: RotaryPosition, grid: Grid, head_width: int) -> Tensor:
+    """The rotation of a constant vector at each position (N, d), or (N, H d) if heads differ: cosines, then sines."""
+    angles = relation.angles(grid, head_width, torch.zeros(1))  # (N, d/2), or (H, N, d/2)
+    rows = torch.cat([angles.cos(), angles.sin()], dim=-1)
+    return rows if rows.ndim == 2 else rows.transpose(0, 1).flatten(1)

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitral.core.activation import probabilities
+from vitral.core.config import Size
 from vitral.core.errors import ConfigError
-from vitral.explanation.explanation import Array
+from vitral.explanation.explanation import Array, Photo
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Layout, Model
+from vitral.models.block import block_branches
+from vitral.models.embed import PatchStem
 from vitral.models.head import NoHead
 from vitral.models.hooks import AttentionRecord, eval_mode, record_attention
 from vitral.models.vit import VisionTransformer
@@ -31,10 +35,10 @@ class LayerStep(NamedTuple):
 
     def attention(self) -> Tensor:
         """The attention weights (B, H, T, T); rows sum to one; no heads without attention."""
-        for recording in self.recordings:
-            return recording.attention_weights()
         images, tokens, _ = self.before.shape
-        return self.before.new_empty(images, 0, tokens, tokens)
+        none = self.before.new_empty(images, 0, tokens, tokens)
+        found = [recording.attention_weights() for recording in self.recordings]  # of branches side by side
+        return torch.cat(found, dim=1) if len(found) > 1 else next(iter(found), none)
 
 
 def iterate_layers(model: Model, images: Tensor) -> Iterator[LayerStep]:
@@ -125,10 +129,11 @@ def trace_image(model: VisionTransformer, image: Tensor) -> Trace:
     patches = model.stem(image)  # (1, N, D)
     tokens = model.embed_patches(patches, layout)  # (1, L, D)
     layers, last, attention = [], tokens, tokens
-    branches = [block.get_submodule(name) for block in model.blocks for name in ("mixer_branch", "mlp_branch")]
-    with record_outputs(branches) as outputs:
+    branches = [block_branches(block) for block in model.blocks]
+    with record_outputs([module for pair in branches for part in pair for module in part]) as outputs:
         for step in run_layers(model, tokens, layout):
-            mixer, mlp = (mean_norm(outputs.pop(0)) for _ in range(2))
+            parts = [[outputs.pop(0) for _ in part] for part in branches[step.layer - 1]]
+            mixer, mlp = (mean_norm(torch.stack(part).sum(dim=0)) for part in parts)
             change = (step.after - step.before).norm(dim=-1) / step.before.norm(dim=-1).clamp_min(1e-12)  # (1, L)
             norms = mean_norm(step.before), mixer, mlp, mean_norm(step.after)
             layers.append(LayerChange(*norms, change.mean().item(), summary_token(step.after[0], layout)))
@@ -138,6 +143,22 @@ def trace_image(model: VisionTransformer, image: Tensor) -> Trace:
     pooled = model.pool(last, layout)  # (1, D)
     logits = model.head(pooled)  # (1, K)
     return Trace(layout, patches[0], tokens[0], tuple(layers), attention, last[0], pooled[0], logits[0])
+
+
+def fit_to_patches(model: Model, photo: Photo, image: Tensor) -> tuple[Photo, Tensor]:
+    """The photo and its tensor (1, C, H, W) as the patches cover them, which changes no output of the model.
+
+    A stem may crop the remainder of an image that the patch does not divide, or pad it with zeros.
+    """
+    stem, (height, width) = getattr(model, "stem", None), photo.crop.shape[:2]
+    if not isinstance(stem, PatchStem) or stem.config.covered(Size(height, width)) == (height, width):
+        return photo, image
+    rows, columns = stem.config.covered(Size(height, width))
+    padded = np.pad(photo.crop, ((0, max(0, rows - height)), (0, max(0, columns - width)), (0, 0)))
+    shown = photo._replace(
+        crop=padded[:rows, :columns], height=photo.height * rows / height, width=photo.width * columns / width
+    )
+    return shown, stem.fit(image)
 
 
 def to_array(tensor: Tensor) -> Array:

@@ -2,23 +2,38 @@
 
 from vitral.models.attention import Attention, Axial, BaseMixer, Identity, Local, Pooling, TokenMlp, attention_weights
 from vitral.models.base import BuildContext, Features, Grid, Layout, Model
-from vitral.models.block import GradientCheckpointing, KeepActivations, LayerScale, PostNorm, PreNorm
+from vitral.models.block import (
+    GradientCheckpointing,
+    KeepActivations,
+    LayerScale,
+    MultiBranch,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    ResidualPostNorm,
+)
 from vitral.models.embed import Hybrid, Patches
-from vitral.models.head import LinearHead, NoHead, TanhHead
+from vitral.models.head import DistilledHead, LinearHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, BigVision, Normal, Zeros
 from vitral.models.mlp import Mlp, SwiGlu
+from vitral.models.norm import LayerNorm, RmsNorm
 from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanAllPool, MeanPool
 from vitral.models.position import (
     AdditivePosition,
     BasePosition,
+    Combined,
     Learned1d,
     Learned2d,
     NoPosition,
     Position,
     Relative1d,
     Relative2d,
+    RelativeBias,
+    RelativeMlp,
     Rope2d,
+    RopeAxial,
+    RopeMixed,
     SinCos1d,
     SinCos2d,
 )
@@ -38,6 +53,8 @@ __all__ = [
     "BuildContext",
     "ClassMeanPool",
     "ClassPool",
+    "Combined",
+    "DistilledHead",
     "DistilledPool",
     "Features",
     "GradientCheckpointing",
@@ -45,6 +62,7 @@ __all__ = [
     "Hybrid",
     "Identity",
     "KeepActivations",
+    "LayerNorm",
     "LayerScale",
     "Layout",
     "Learned1d",
@@ -55,18 +73,27 @@ __all__ = [
     "MeanPool",
     "Mlp",
     "Model",
+    "MultiBranch",
     "NoHead",
     "NoPosition",
     "Normal",
+    "Parallel",
     "Patches",
     "Pooling",
     "Position",
     "PostNorm",
     "PreNorm",
+    "ProjectionHead",
     "Relative1d",
     "Relative2d",
+    "RelativeBias",
+    "RelativeMlp",
+    "ResidualPostNorm",
     "Resnet",
+    "RmsNorm",
     "Rope2d",
+    "RopeAxial",
+    "RopeMixed",
     "SinCos1d",
     "SinCos2d",
     "SwiGlu",

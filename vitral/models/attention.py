@@ -38,9 +38,12 @@ def window_mask(grid: Grid, window: Grid) -> Tensor:
     return (row[:, None] == row) & (column[:, None] == column)  # (N, N)
 
 
-def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(d) + bias): rows sum to one. The reference for every kernel."""
-    logits = q @ k.mT * q.shape[-1] ** -0.5  # (B, H, queries, keys)
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """softmax(q k^T scale + bias), by default with a scale of 1 / sqrt(d): rows sum to one.
+
+    The reference for every kernel.
+    """
+    logits = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)  # (B, H, queries, keys)
     return (logits if bias is None else logits + bias).softmax(dim=-1)
 
 
@@ -51,7 +54,10 @@ class BaseAttention(Config):
     head_width: Annotated[int, Field(ge=1, le=10_000)] | Literal["width/heads"] = "width/heads"
     qkv_bias: bool = True
     qk_norm: bool = False
+    scale: Annotated[float, Field(gt=0)] | Literal["1/sqrt(d)"] = "1/sqrt(d)"  # of the product of q and k
+    output_norm: bool = False  # of the heads' output, before the projection, as in EVA-02's CLIP
     project: bool = True  # vit-pytorch has no output projection if a single head has the model's width
+    project_bias: bool = True
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
@@ -140,8 +146,8 @@ class QkvProjection(InitModule):
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_width_for(context.width)
         self.qkv = nn.Linear(context.width, 3 * self.heads * self.head_width, bias=config.qkv_bias)
-        self.q_norm = nn.LayerNorm(self.head_width, context.eps) if config.qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(self.head_width, context.eps) if config.qk_norm else nn.Identity()
+        self.q_norm = context.build_norm(self.head_width) if config.qk_norm else nn.Identity()
+        self.k_norm = context.build_norm(self.head_width) if config.qk_norm else nn.Identity()
         self.relation = relation
 
     def initialize(self, init: BaseInit) -> None:
@@ -149,8 +155,9 @@ class QkvProjection(InitModule):
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Qkv:
         """Queries of the first `keep` tokens, keys and values of all."""
-        if keep == layout.length():
+        if keep == layout.length() or not isinstance(self.qkv, nn.Linear):  # a packed layer has no rows to choose from
             q, k, v = self.qkv(x).chunk(3, dim=-1)  # each (B, L, H d)
+            q = q[:, :keep]
         else:
             inner = self.heads * self.head_width
             weight, bias = self.qkv.weight, self.qkv.bias
@@ -170,7 +177,9 @@ class SelfAttention(InitModule):
         self.config, self.layer = config, layer
         self.heads = QkvProjection(config, context, relation)
         inner = self.heads.heads * self.heads.head_width
-        self.project = nn.Linear(inner, context.width) if config.project else nn.Identity()
+        self.scale = None if config.scale == "1/sqrt(d)" else config.scale
+        self.output_norm = context.build_norm(inner) if config.output_norm else nn.Identity()
+        self.project = nn.Linear(inner, context.width, bias=config.project_bias) if config.project else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
     def initialize(self, init: BaseInit) -> None:
@@ -180,23 +189,21 @@ class SelfAttention(InitModule):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         """The output (B, keep, D) for the first `keep` tokens."""
         heads = self.heads(x, layout, keep)
-        if keep <= layout.prefix():
-            mixed = self.attend(heads)
-        elif (window := self.config.checked_window(layout.grid, self.layer)) == layout.grid:
+        if keep <= layout.prefix() or (window := self.config.checked_window(layout.grid, self.layer)) == layout.grid:
             mixed = self.attend(heads, self.bias(heads.q, layout))
         else:
             mixed = self.windowed_attention(heads, layout, window)
-        return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))  # (B, keep, D)
+        return self.dropout(self.project(self.output_norm(mixed.transpose(1, 2).flatten(2))))  # (B, keep, D)
 
     def attend(self, heads: Qkv, bias: Tensor | None = None) -> Tensor:
         dropout = self.config.attention_dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(*heads, attn_mask=bias, dropout_p=dropout)  # (B, H, keep, d)
+        return F.scaled_dot_product_attention(
+            *heads, attn_mask=bias, dropout_p=dropout, scale=self.scale
+        )  # (B, H, keep, d)
 
     def bias(self, q: Tensor, layout: Layout) -> Tensor | None:
-        """The relative position bias among patches, zero for the prefix tokens."""
-        prefix = layout.prefix()
-        bias = self.heads.relation.bias(q[:, :, prefix:], layout.grid, layout.grid)  # (B, H, N, N)
-        return None if bias is None else F.pad(bias, (prefix, 0, prefix, 0))  # (B, H, L, L)
+        """The relative position bias of the first tokens as queries, if any."""
+        return self.heads.relation.token_bias(q, layout)  # (..., queries, L)
 
     def windowed_attention(self, heads: Qkv, layout: Layout, window: Grid) -> Tensor:
         prefix, grid = layout.prefix(), layout.grid
@@ -212,13 +219,12 @@ class SelfAttention(InitModule):
 
     def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
         """The attention weights of this layer (B, H, keep, L), computed from recorded q and k."""
-        prefix = layout.prefix()
+        prefix, bias = layout.prefix(), self.bias(heads.q, layout)
         queries = heads.q.shape[-2]  # in the last layer possibly the class token only
-        bias = self.bias(heads.q, layout) if queries > prefix else None
         window = self.config.checked_window(layout.grid, self.layer)
         mask = F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
         blocked = torch.zeros(mask.shape, dtype=heads.q.dtype).masked_fill(~mask, float("-inf")).to(heads.q.device)
-        return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias)
+        return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias, self.scale)
 
 
 class BaseMixer(Config):

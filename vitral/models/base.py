@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vitral.core.activation import Activation
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.models.norm import LayerNorm, NormConfig
 
 if TYPE_CHECKING:
     from vitral.models.resnet import Resnet
@@ -54,6 +55,11 @@ class BuildContext(NamedTuple):
     eps: float
     heads: int = 0  # of the mixer; 0 without attention
     head_width: int = 0
+    norm: NormConfig = LayerNorm()
+
+    def build_norm(self, width: int = 0) -> nn.Module:
+        """A norm over this many channels, by default the width of the model."""
+        return self.norm.build(width or self.width, self.eps)
 
 
 class Features(NamedTuple):

@@ -1,9 +1,10 @@
-"""Encoder blocks: a token mixer and an MLP, each on a residual branch; gradient checkpointing.
+"""Encoder blocks: token mixers and MLPs on residual branches; gradient checkpointing.
 
 B images, L tokens, D width.  A block returns its first `keep` tokens: in the last layer only those that are pooled.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -107,16 +108,26 @@ class Branch(nn.Module):
         return self.drop(self.scale(x))
 
 
-class EncoderBlock(nn.Module):
-    """The modules of a block; subclasses define `forward`."""
+class BlockParts(NamedTuple):
+    """What a block is made of; each call builds a new module."""
 
-    def __init__(self, config: BaseBlock, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> None:
+    context: BuildContext
+    layer: int
+    mixer: Callable[[], nn.Module]
+    mlp: Callable[[], nn.Module]
+
+
+class EncoderBlock(nn.Module):
+    """A mixer and an MLP, each with a norm; subclasses define `forward`."""
+
+    def __init__(self, config: BaseBlock, parts: BlockParts) -> None:
         super().__init__()
-        self.mixer_norm = nn.LayerNorm(context.width, context.eps)
-        self.mixer = mixer
+        context, layer = parts.context, parts.layer
+        self.mixer_norm = context.build_norm()
+        self.mixer = parts.mixer()
         self.mixer_branch = Branch(config, context, layer)
-        self.mlp_norm = nn.LayerNorm(context.width, context.eps)
-        self.mlp = mlp
+        self.mlp_norm = context.build_norm()
+        self.mlp = parts.mlp()
         self.mlp_branch = Branch(config, context, layer)
 
 
@@ -126,8 +137,8 @@ class PreNorm(BaseBlock):
     kind: Literal["pre"] = "pre"
     final_norm: ClassVar[bool] = True
 
-    def build(self, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
-        return PreNormBlock(self, context, layer, mixer, mlp)
+    def build(self, parts: BlockParts) -> nn.Module:
+        return PreNormBlock(self, parts)
 
 
 class PreNormBlock(EncoderBlock):
@@ -143,8 +154,8 @@ class PostNorm(BaseBlock):
     kind: Literal["post"] = "post"
     final_norm: ClassVar[bool] = False
 
-    def build(self, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
-        return PostNormBlock(self, context, layer, mixer, mlp)
+    def build(self, parts: BlockParts) -> nn.Module:
+        return PostNormBlock(self, parts)
 
 
 class PostNormBlock(EncoderBlock):
@@ -154,4 +165,98 @@ class PostNormBlock(EncoderBlock):
         return self.mlp_norm(x + self.mlp_branch(self.mlp(x)))
 
 
-BlockConfig = Annotated[PreNorm | PostNorm, OpenUnion()]
+class ResidualPostNorm(BaseBlock):
+    """Norm of each branch's output, before it is added, and after the last layer (Swin v2, arXiv 2111.09883)."""
+
+    kind: Literal["residual_post"] = "residual_post"
+    final_norm: ClassVar[bool] = True
+
+    def build(self, parts: BlockParts) -> nn.Module:
+        return ResidualPostNormBlock(self, parts)
+
+
+class ResidualPostNormBlock(EncoderBlock):
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        gathered = self.mixer(x, layout, keep)
+        x = x[:, :keep] + self.mixer_branch(self.mixer_norm(gathered))
+        return x + self.mlp_branch(self.mlp_norm(self.mlp(x)))
+
+
+class Parallel(BaseBlock):
+    """Mixer and MLP read the same norm and are added together (ViT-22B, arXiv 2302.05442)."""
+
+    kind: Literal["parallel"] = "parallel"
+    final_norm: ClassVar[bool] = True
+
+    def build(self, parts: BlockParts) -> nn.Module:
+        return ParallelBlock(self, parts)
+
+
+class ParallelBlock(nn.Module):
+    def __init__(self, config: Parallel, parts: BlockParts) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.mlp = parts.context.build_norm(), parts.mixer(), parts.mlp()
+        self.branch = Branch(config, parts.context, parts.layer)
+
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        normed = self.norm(x)
+        return x[:, :keep] + self.branch(self.mixer(normed, layout, keep) + self.mlp(normed[:, :keep]))
+
+
+class MultiBranch(BaseBlock):
+    """Several mixers side by side, then as many MLPs, each with a norm before it (arXiv 2203.09795)."""
+
+    kind: Literal["multi_branch"] = "multi_branch"
+    branches: int = Field(default=2, ge=1, le=100)
+    final_norm: ClassVar[bool] = True
+
+    def build(self, parts: BlockParts) -> nn.Module:
+        return MultiBranchBlock(self, parts)
+
+
+class MultiBranchBlock(nn.Module):
+    def __init__(self, config: MultiBranch, parts: BlockParts) -> None:
+        super().__init__()
+        self.mixers = nn.ModuleList(MixerBranch(config, parts) for _ in range(config.branches))
+        self.mlps = nn.ModuleList(MlpBranch(config, parts) for _ in range(config.branches))
+
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        mixed = x[:, :keep]
+        for mixer in self.mixers:
+            mixed = mixed + mixer(x, layout, keep)
+        expanded = mixed
+        for mlp in self.mlps:
+            expanded = expanded + mlp(mixed)
+        return expanded
+
+
+class MixerBranch(nn.Module):
+    def __init__(self, config: BaseBlock, parts: BlockParts) -> None:
+        super().__init__()
+        self.norm, self.mixer = parts.context.build_norm(), parts.mixer()
+        self.branch = Branch(config, parts.context, parts.layer)
+
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        return self.branch(self.mixer(self.norm(x), layout, keep))  # (B, keep, D)
+
+
+class MlpBranch(nn.Module):
+    def __init__(self, config: BaseBlock, parts: BlockParts) -> None:
+        super().__init__()
+        self.norm, self.mlp = parts.context.build_norm(), parts.mlp()
+        self.branch = Branch(config, parts.context, parts.layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.branch(self.mlp(self.norm(x)))  # (B, keep, D)
+
+
+def block_branches(block: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
+    """The modules whose outputs a block adds to the tokens: those of its mixers, and those of its MLPs."""
+    if isinstance(block, MultiBranchBlock):
+        return list(block.mixers), list(block.mlps)
+    if isinstance(block, ParallelBlock):  # which scales their sum
+        return [block.mixer], [block.mlp]
+    return [block.get_submodule("mixer_branch")], [block.get_submodule("mlp_branch")]
+
+
+BlockConfig = Annotated[PreNorm | PostNorm | ResidualPostNorm | Parallel | MultiBranch, OpenUnion()]

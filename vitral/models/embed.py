@@ -3,8 +3,10 @@
 B images, C channels, N = R x S patches of P x Q pixels, D width.
 """
 
+import math
 from typing import Annotated, Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion, Size
@@ -43,11 +45,20 @@ class Patches(Config):
 
     kind: Literal["patches"] = "patches"
     patch: Size = Size(16, 16)
-    norm: Literal["none", "both"] = "none"  # both: before and after the map, as in vit-pytorch
+    norm: Literal["none", "after", "both"] = "none"  # both: before and after the map, as in vit-pytorch
     bias: bool = True  # CLIP has none
+    # Of an image that the patch does not divide; other libraries crop it, or pad it with zeros.
+    remainder: Literal["refuse", "crop", "pad"] = "refuse"
 
     def grid(self, image: Size) -> Grid:
-        return patch_grid(image, self.patch)
+        return patch_grid(self.covered(image), self.patch)
+
+    def covered(self, image: Size) -> Size:
+        """The size of the image after its remainder is cropped or padded."""
+        if self.remainder == "refuse" or image.height < self.patch.height or image.width < self.patch.width:
+            return image
+        count = math.floor if self.remainder == "crop" else math.ceil
+        return Size(*(count(side / step) * step for side, step in zip(image, self.patch, strict=True)))
 
     def token_size(self) -> Size:
         """The pixels that one token covers."""
@@ -65,19 +76,26 @@ class PatchStem(InitModule):
 
     def __init__(self, config: Patches, channels: int, context: BuildContext) -> None:
         super().__init__()
-        self.patch = config.patch
+        self.config, self.patch = config, config.patch
         pixels = channels * config.patch.height * config.patch.width
-        both = config.norm == "both"
-        self.before = nn.LayerNorm(pixels, context.eps) if both else nn.Identity()
+        self.before = context.build_norm(pixels) if config.norm == "both" else nn.Identity()
         self.project = nn.Linear(pixels, context.width, bias=config.bias)
-        self.after = nn.LayerNorm(context.width, context.eps) if both else nn.Identity()
+        self.after = context.build_norm() if config.norm != "none" else nn.Identity()
 
     def initialize(self, init: BaseInit) -> None:
         init.dense(self.project)
 
     def forward(self, images: Tensor) -> Tensor:
-        patches = cut_patches(images, self.patch)  # (B, N, C P Q)
+        patches = cut_patches(self.fit(images), self.patch)  # (B, N, C P Q)
         return self.after(self.project(self.before(patches)))  # (B, N, D)
+
+    def fit(self, images: Tensor) -> Tensor:
+        """The images without the remainder that the patch does not divide, or padded to a whole patch."""
+        height, width = images.shape[2:]
+        rows, columns = self.config.covered(Size(height, width))
+        if (rows, columns) == (height, width):
+            return images
+        return F.pad(images, (0, max(0, columns - width), 0, max(0, rows - height)))[:, :, :rows, :columns]
 
 
 class Hybrid(BaseResnet):

@@ -6,6 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion
+from vitral.models.activation import ActivationName, activate
 from vitral.models.init import BaseInit, InitModule
 
 
@@ -39,19 +40,21 @@ class Classifier(InitModule):
 
 
 class TanhHead(BaseHead):
-    """A tanh layer and a linear layer: the paper's head for pre-training."""
+    """A hidden layer with an activation, then a linear layer: with tanh, the paper's head for pre-training."""
 
     kind: Literal["tanh"] = "tanh"
     hidden: Annotated[int, Field(ge=1, le=100_000)] | Literal["width"] = "width"
+    activation: ActivationName = "tanh"  # of the hidden layer
 
     def build(self, width: int) -> nn.Module:
         hidden = width if self.hidden == "width" else self.hidden
-        return TanhClassifier(width, hidden, Classifier(hidden, self.num_classes, self.bias))
+        return HiddenClassifier(width, hidden, self.activation, Classifier(hidden, self.num_classes, self.bias))
 
 
-class TanhClassifier(InitModule):
-    def __init__(self, width: int, hidden: int, classifier: nn.Module) -> None:
+class HiddenClassifier(InitModule):
+    def __init__(self, width: int, hidden: int, activation: ActivationName, classifier: nn.Module) -> None:
         super().__init__()
+        self.activation = activation
         self.hidden = nn.Linear(width, hidden)
         self.classifier = classifier
 
@@ -59,7 +62,26 @@ class TanhClassifier(InitModule):
         init.dense(self.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.hidden(x).tanh())  # (B, K)
+        return self.classifier(activate(self.hidden(x), self.activation))  # (B, K)
+
+
+class DistilledHead(BaseHead):
+    """DeiT's two heads, one on each half of the pooled vector; the logits are their mean (arXiv 2012.12877)."""
+
+    kind: Literal["distilled"] = "distilled"
+
+    def build(self, width: int) -> nn.Module:
+        return DistilledClassifier(*(Classifier(width // 2, self.num_classes, self.bias) for _ in range(2)))
+
+
+class DistilledClassifier(nn.Module):
+    def __init__(self, cls: nn.Module, distilled: nn.Module) -> None:
+        super().__init__()
+        self.cls, self.distilled = cls, distilled
+
+    def forward(self, x: Tensor) -> Tensor:
+        cls, distilled = x.chunk(2, dim=-1)  # each (B, D)
+        return (self.cls(cls) + self.distilled(distilled)) / 2  # (B, K)
 
 
 class NoHead(Config):
@@ -70,5 +92,35 @@ class NoHead(Config):
     def build(self, width: int) -> nn.Module:
         return nn.Identity()
 
+    def out_width(self, width: int) -> int:
+        """The width of what the model returns, for pooled vectors of this width."""
+        return width
 
-HeadConfig = Annotated[LinearHead | TanhHead | NoHead, OpenUnion()]
+
+class ProjectionHead(NoHead):
+    """A linear map of the pooled features to an embedding that texts share, as in CLIP (arXiv 2103.00020)."""
+
+    kind: Literal["projection"] = "projection"  # type: ignore[assignment]
+    width: int = Field(default=512, ge=1, le=100_000)
+    bias: bool = False
+
+    def build(self, width: int) -> nn.Module:
+        return Projection(width, self.width, self.bias)
+
+    def out_width(self, width: int) -> int:
+        return self.width
+
+
+class Projection(InitModule):
+    def __init__(self, width: int, out: int, bias: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, out, bias=bias)
+
+    def initialize(self, init: BaseInit) -> None:
+        init.dense(self.linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)  # (B, out)
+
+
+HeadConfig = Annotated[LinearHead | TanhHead | DistilledHead | ProjectionHead | NoHead, OpenUnion()]

@@ -65,7 +65,7 @@ class AttentionRecord(NamedTuple):
     layer: SelfAttention | AttentionPooling
     heads: Qkv
     layout: Layout
-    attended: Tensor  # (B, queries, H d), the output of the heads before the output projection
+    attended: Tensor  # (B, queries, H d), the output of the heads, before its norm and projection
 
     def attention_weights(self) -> Tensor:
         """The attention (B, H, L, L), or (B, H, 1, L) of attention pooling; rows sum to one."""
@@ -97,7 +97,7 @@ def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
         def end(_: nn.Module, inputs: tuple[Tensor]) -> None:
             recordings.append(AttentionRecord(layer, *begun.pop(layer), inputs[0]))
 
-        return layer.heads.register_forward_hook(begin), layer.project.register_forward_pre_hook(end)
+        return layer.heads.register_forward_hook(begin), layer.output_norm.register_forward_pre_hook(end)
 
     hooks = [hook for part in model.modules() if isinstance(part, SelfAttention) for hook in listen(part)]
     try:
@@ -115,4 +115,8 @@ def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
     if not recordings:
         message, hint = "this model has no attention", "use a model with mixer=attention"
         raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
-    return [recording.attention_weights() for recording in recordings]
+    weights = [recording.attention_weights() for recording in recordings]
+    branches = len(weights) // len(list(model.get_submodule("blocks").children()))  # of a layer, side by side
+    if branches == 1:
+        return weights
+    return [torch.cat(weights[first : first + branches], dim=1) for first in range(0, len(weights), branches)]

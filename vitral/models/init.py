@@ -47,7 +47,8 @@ class BaseInit(Config):
     def mlp(self, linear: nn.Linear, parts: int = 1) -> None:
         for matrix in linear.weight.chunk(parts):
             nn.init.xavier_uniform_(matrix)
-        nn.init.normal_(linear.bias, std=1e-6)
+        if linear.bias is not None:
+            nn.init.normal_(linear.bias, std=1e-6)
 
     def token(self, token: Tensor) -> None:
         """The class token."""
@@ -140,7 +141,7 @@ class InitModule(nn.Module):
 def initialize(model: M, init: BaseInit) -> M:
     """Initialize every parameter of the model, and return it."""
     for norm in model.modules():
-        if isinstance(norm, nn.LayerNorm | nn.GroupNorm):
+        if isinstance(norm, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
             norm.reset_parameters()
     for part in model.modules():  # after the norms, which a module may override
         if isinstance(part, InitModule):

@@ -1,38 +1,30 @@
-"""The MLP of a block: two layers as in the paper, or SwiGLU.  B images, L tokens, D width."""
+"""The MLP of a block: two layers as in the paper, or gated as SwiGLU.  B images, L tokens, D width."""
 
 from typing import Annotated, Literal
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion
+from vitral.models.activation import ActivationName, activate
 from vitral.models.base import BuildContext
 from vitral.models.init import BaseInit, InitModule
-
-Gelu = Literal["tanh", "erf", "quick"]
-
-
-def gelu(x: Tensor, how: Gelu) -> Tensor:
-    """GELU (arXiv 1606.08415): exact, by tanh, or CLIP's sigmoid approximation."""
-    if how == "quick":
-        return x * torch.sigmoid(1.702 * x)
-    return F.gelu(x, approximate="tanh" if how == "tanh" else "none")
 
 
 class BaseMlp(Config):
     """Settings of every MLP."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)  # after each of its layers
+    bias: bool = True  # of its layers
+    norm: bool = False  # of the hidden vector, before the last layer, as in EVA-02
 
 
 class Mlp(BaseMlp):
-    """Two layers with GELU. The original uses the tanh form, most others erf, CLIP the sigmoid form."""
+    """Two layers with an activation. The original uses GELU in the tanh form, most others the exact one."""
 
     kind: Literal["mlp"] = "mlp"
     ratio: float = Field(default=4.0, gt=0, le=100)
-    gelu: Gelu = "tanh"
+    activation: ActivationName = "gelu_tanh"
 
     def hidden(self, width: int) -> int:
         return max(1, round(width * self.ratio))
@@ -47,24 +39,26 @@ class BaseFeedForward(InitModule):
     def __init__(self, config: "Mlp | SwiGlu", context: BuildContext, parts: int) -> None:
         super().__init__()
         hidden = config.hidden(context.width)
-        self.parts = parts
-        self.expand = nn.Linear(context.width, parts * hidden)
-        self.contract = nn.Linear(hidden, context.width)
+        self.parts, self.activation = parts, config.activation
+        self.expand = nn.Linear(context.width, parts * hidden, bias=config.bias)
+        self.norm = context.build_norm(hidden) if config.norm else nn.Identity()
+        self.contract = nn.Linear(hidden, context.width, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def initialize(self, init: BaseInit) -> None:
         init.mlp(self.expand, self.parts)
         init.mlp(self.contract)
 
+    def output(self, hidden: Tensor) -> Tensor:
+        return self.dropout(self.contract(self.norm(self.dropout(hidden))))  # (B, L, D)
+
 
 class FeedForward(BaseFeedForward):
     def __init__(self, config: Mlp, context: BuildContext) -> None:
         super().__init__(config, context, parts=1)
-        self.gelu = config.gelu
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(gelu(self.expand(x), self.gelu))  # (B, L, ratio D)
-        return self.dropout(self.contract(hidden))  # (B, L, D)
+        return self.output(activate(self.expand(x), self.activation))  # (B, L, D)
 
 
 class SwiGlu(BaseMlp):
@@ -72,9 +66,13 @@ class SwiGlu(BaseMlp):
 
     kind: Literal["swiglu"] = "swiglu"
     ratio: float = Field(default=8 / 3, gt=0, le=100)
+    activation: ActivationName = "silu"  # of the gate
+    multiple: int = Field(default=8, ge=1, le=10_000)  # of the hidden width; 1 takes width * ratio as it is
 
     def hidden(self, width: int) -> int:
-        return (int(width * self.ratio) + 7) // 8 * 8
+        if self.multiple == 1:
+            return max(1, round(width * self.ratio))
+        return (int(width * self.ratio) + self.multiple - 1) // self.multiple * self.multiple
 
     def build(self, context: BuildContext) -> nn.Module:
         return GatedFeedForward(self, context)
@@ -86,7 +84,7 @@ class GatedFeedForward(BaseFeedForward):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.expand(x).chunk(2, dim=-1)  # each (B, L, hidden)
-        return self.dropout(self.contract(self.dropout(F.silu(gate) * value)))  # (B, L, D)
+        return self.output(activate(gate, self.activation) * value)  # (B, L, D)
 
 
 MlpConfig = Annotated[Mlp | SwiGlu, OpenUnion()]

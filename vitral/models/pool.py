@@ -49,7 +49,24 @@ class BasePool(Config):
         return False
 
 
-class ClassPool(BasePool):
+# The norm after the last layer: before the pool, after it as in MAE's fine-tuning, in both places, or nowhere.
+NormPlace = Literal["before", "after", "both", "none"]
+
+
+class NormedPool(BasePool):
+    """A pool with a choice of where the norm is."""
+
+    norm: NormPlace = "before"
+
+    def normalizes(self) -> bool:
+        return self.norm in ("after", "none")
+
+    def build_norm(self, context: BuildContext) -> nn.Module:
+        """The norm of the pooled vector."""
+        return context.build_norm() if self.norm in ("after", "both") else nn.Identity()
+
+
+class ClassPool(NormedPool):
     """The class token (eq. 4)."""
 
     kind: Literal["cls"] = "cls"
@@ -60,15 +77,21 @@ class ClassPool(BasePool):
             raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
-        return ClassPooling()
+        return ClassPooling(self.build_norm(context))
 
 
-class ClassPooling(Pool):
+class NormedPooling(Pool):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+
+class ClassPooling(NormedPooling):
     def keep(self, layout: Layout) -> int:
         return layout.cls
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        return tokens[:, 0]  # (B, D)
+        return self.norm(tokens[:, 0])  # (B, D)
 
     def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return uniform_weights(tokens, 0, 1)  # (B, L)
@@ -106,24 +129,16 @@ class DistilledPooling(Pool):
         return uniform_weights(tokens, 0, 2)  # (B, L)
 
 
-class MeanPool(BasePool):
+class MeanPool(NormedPool):
     """The mean of the patches (appendix D.3)."""
 
     kind: Literal["mean"] = "mean"
-    norm: Literal["before", "after"] = "before"  # after: the mean is normalized, as in MAE's fine-tuning
-
-    def normalizes(self) -> bool:
-        return self.norm == "after"
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
-        return MeanPooling(nn.LayerNorm(context.width, context.eps) if self.normalizes() else nn.Identity())
+        return MeanPooling(self.build_norm(context))
 
 
-class MeanPooling(Pool):
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-
+class MeanPooling(NormedPooling):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return self.norm(tokens[:, layout.prefix() :].mean(dim=1))  # (B, D)
 
@@ -154,28 +169,30 @@ class ClassMeanPooling(Pool):
         return (uniform_weights(tokens, 0, 1) + uniform_weights(tokens, layout.prefix(), layout.length())) / 2  # (B, L)
 
 
-class MeanAllPool(BasePool):
+class MeanAllPool(NormedPool):
     """The mean of all tokens, class token and registers included."""
 
     kind: Literal["mean_all"] = "mean_all"
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
-        return MeanAllPooling()
+        return MeanAllPooling(self.build_norm(context))
 
 
-class MeanAllPooling(Pool):
+class MeanAllPooling(NormedPooling):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        return tokens.mean(dim=1)  # (B, D)
+        return self.norm(tokens.mean(dim=1))  # (B, D)
 
     def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return uniform_weights(tokens, 0, layout.length())  # (B, L)
 
 
 class AttentionPool(BasePool):
-    """Attention of a learned query over all tokens, then an MLP (MAP of big_vision)."""
+    """Attention of a learned query over the tokens, then an MLP (MAP of big_vision)."""
 
     kind: Literal["attention"] = "attention"
     heads: Annotated[int, Field(ge=1, le=1_000)] | Literal["mixer"] = "mixer"  # mixer: as many as the mixer
+    tokens: Literal["all", "patches"] = "all"  # that the query attends to
+    mlp_ratio: Annotated[float, Field(gt=0, le=100)] | Literal["mlp"] = "mlp"  # mlp: that of the blocks
 
     def num_heads(self, context: BuildContext) -> int:
         return context.heads if self.heads == "mixer" else self.heads
@@ -192,13 +209,14 @@ class AttentionPool(BasePool):
 class AttentionPooling(Pool):
     def __init__(self, config: AttentionPool, context: BuildContext, mlp: MlpConfig) -> None:
         super().__init__()
-        self.heads = config.num_heads(context)
+        self.heads, self.patches_only = config.num_heads(context), config.tokens == "patches"
         self.query = nn.Parameter(torch.empty(1, 1, context.width))
         self.q = nn.Linear(context.width, context.width)
         self.kv = nn.Linear(context.width, 2 * context.width)
         self.project = nn.Linear(context.width, context.width)
-        self.norm = nn.LayerNorm(context.width, context.eps)
-        self.mlp = mlp.build(context)
+        self.norm = context.build_norm()
+        ratio = {} if config.mlp_ratio == "mlp" else {"ratio": config.mlp_ratio}
+        self.mlp = mlp.model_copy(update=ratio).build(context)
 
     def initialize(self, init: BaseInit) -> None:
         nn.init.xavier_uniform_(self.query[0])
@@ -207,7 +225,13 @@ class AttentionPooling(Pool):
         init.attention(self.project)
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        return self.output(self.attend(self.project_qkv(tokens)))  # (B, D)
+        return self.output(self.attend(self.project_qkv(tokens), layout))  # (B, D)
+
+    def bias(self, heads: Qkv, layout: Layout) -> Tensor | None:
+        """What hides the prefix tokens from a query that attends to the patches alone."""
+        if not self.patches_only:
+            return None
+        return F.pad(heads.k.new_zeros(layout.grid.cells()), (layout.prefix(), 0), value=float("-inf"))  # (L)
 
     def project_qkv(self, tokens: Tensor) -> Qkv:
         """The learned query, and keys and values of all tokens."""
@@ -216,16 +240,18 @@ class AttentionPooling(Pool):
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
         return Qkv(q.expand(k.shape[0], -1, -1, -1), k, v)
 
-    def attend(self, heads: Qkv) -> Tensor:
-        return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)  # (B, 1, D)
+    def attend(self, heads: Qkv, layout: Layout) -> Tensor:
+        bias = self.bias(heads, layout)
+        mask = None if bias is None else bias.expand(1, 1, 1, -1)
+        return F.scaled_dot_product_attention(*heads, attn_mask=mask).transpose(1, 2).flatten(2)  # (B, 1, D)
 
     def output(self, gathered: Tensor) -> Tensor:
         x = self.project(gathered[:, 0])  # (B, D)
         return x + self.mlp(self.norm(x))  # (B, D)
 
     def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
-        """The attention of the query (B, H, 1, L); rows sum to one."""
-        return attention_weights(heads.q, heads.k)
+        """The attention of the query (B, H, 1, L), zero for tokens that it does not see; rows sum to one."""
+        return attention_weights(heads.q, heads.k, self.bias(heads, layout))
 
     def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return self.attention_weights(self.project_qkv(tokens), layout).mean(dim=1)[:, 0]  # (B, L)

@@ -1,6 +1,7 @@
 """The Vision Transformer.  B images, C channels, N patches, L tokens, D width."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -11,14 +12,21 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention, BaseAttention, MixerConfig
 from vitral.models.base import BuildContext, Features, Layout, Model, check_images, split_tokens
-from vitral.models.block import BlockConfig, KeepActivations, MemoryConfig, PreNorm
+from vitral.models.block import BlockConfig, BlockParts, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
-from vitral.models.head import HeadConfig, LinearHead
+from vitral.models.head import DistilledHead, HeadConfig, LinearHead
 from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
 from vitral.models.mlp import Mlp, MlpConfig
-from vitral.models.pool import ClassPool, PoolConfig
-from vitral.models.position import Learned1d, PositionConfig
+from vitral.models.norm import LayerNorm, NormConfig
+from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
+from vitral.models.position import (
+    AttentionPosition,
+    BaseRelativeBias,
+    Learned1d,
+    PositionConfig,
+    inside_attention,
+)
 
 
 class Tokens(Config):
@@ -47,7 +55,8 @@ class Vit(Config):
     mlp: MlpConfig = Mlp()
     pool: PoolConfig = ClassPool()
     head: HeadConfig = LinearHead()
-    eps: float = Field(default=1e-6, gt=0)  # of every LayerNorm
+    norm: NormConfig = LayerNorm()  # everywhere
+    eps: float = Field(default=1e-6, gt=0)  # of every norm
     init: InitConfig = Original()
     memory: MemoryConfig = KeepActivations()
 
@@ -62,7 +71,7 @@ class Vit(Config):
     def context(self) -> BuildContext:
         mixer, layout = self.mixer, self.layout(self.image_size)
         heads = (mixer.heads, mixer.head_width_for(self.width)) if isinstance(mixer, BaseAttention) else (0, self.width)
-        return BuildContext(self.width, self.depth, layout, self.eps, *heads)
+        return BuildContext(self.width, self.depth, layout, self.eps, *heads, norm=self.norm)
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
@@ -75,6 +84,12 @@ class Vit(Config):
             hint = "use position=learned1d or mixer=attention"
             raise ConfigError(message, code="config.conflict", where="position", hint=hint)
         self.position.check(self.width, context.head_width)
+        if isinstance(inside_attention(self.position), BaseRelativeBias) and not isinstance(self.mixer, Attention):
+            message = f"{self.position.kind} positions need global attention, and the mixer is {self.mixer.kind}"
+            raise ConfigError(message, code="config.conflict", where="position", hint="use mixer=attention")
+        if isinstance(self.head, DistilledHead) and not isinstance(self.pool, DistilledPool):
+            message = f"the distilled head reads two tokens, and the {self.pool.kind} pool gives one vector"
+            raise ConfigError(message, code="config.conflict", where="head", hint="use pool=distilled")
         return self
 
     def build_empty(self, device: str = "meta") -> "VisionTransformer":
@@ -117,10 +132,10 @@ class VisionTransformer(Model):
         self.prefix = PrefixTokens(context) if context.layout.prefix() else nn.Identity()
         self.position = config.position.build(context)
         self.dropout = nn.Dropout(config.tokens.dropout)
-        self.first_norm = nn.LayerNorm(config.width, config.eps) if config.tokens.norm else nn.Identity()
-        self.blocks = nn.ModuleList(build_block(config, context, layer) for layer in range(config.depth))
+        self.first_norm = context.build_norm() if config.tokens.norm else nn.Identity()
+        self.blocks = nn.ModuleList(build_blocks(config, context))
         normed = config.block.final_norm and not config.pool.normalizes()
-        self.norm = nn.LayerNorm(config.width, config.eps) if normed else nn.Identity()
+        self.norm = context.build_norm() if normed else nn.Identity()
         self.pool = config.pool.build(context, config.mlp)
         self.head = config.head.build(config.pool.out_width(config.width))
 
@@ -181,6 +196,16 @@ class VisionTransformer(Model):
         return self.config.memory.run(self.blocks[layer], tokens, layout, keep)  # (B, keep, D)
 
 
-def build_block(config: Vit, context: BuildContext, layer: int) -> nn.Module:
-    mixer = config.mixer.build(context, layer, config.position.build_attention(context, context.head_width))
-    return config.block.build(context, layer, mixer, config.mlp.build(context))
+def build_blocks(config: Vit, context: BuildContext) -> Iterator[nn.Module]:
+    """The blocks in order. Their position inside attention is one module if all layers share it."""
+    relation = partial(config.position.build_attention, context, context.head_width)
+    if config.position.shares_layers():
+        shared = relation()
+        relation = partial(lambda: shared)
+    for layer in range(config.depth):
+        mixer = partial(build_mixer, config, context, layer, relation)
+        yield config.block.build(BlockParts(context, layer, mixer, partial(config.mlp.build, context)))
+
+
+def build_mixer(config: Vit, context: BuildContext, layer: int, relation: Callable[[], AttentionPosition]) -> nn.Module:
+    return config.mixer.build(context, layer, relation())

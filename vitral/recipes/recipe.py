@@ -137,7 +137,7 @@ EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, OpenUnion()]
 class Recipe(Config):
     """All settings of a run. The defaults are the paper's training of ViT-B/16 on ImageNet (Table 3)."""
 
-    format: Literal[2] = 2  # of recipe.json; core/formats.py reads format 1
+    format: Literal[3] = 3  # of recipe.json; core/formats.py reads the older ones
     name: str = "custom"
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()

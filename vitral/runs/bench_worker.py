@@ -45,7 +45,7 @@ def load_model(model: str) -> LoadedModel:
         return load(model)
     config = model_config(model)
     if isinstance(config, Vit):
-        config = model_config(config, {"mlp.gelu": "erf"})
+        config = model_config(config, {"mlp.activation": "gelu"})
     assert not isinstance(config.head, NoHead)
     needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
     classes = tuple(map(str, range(config.head.num_classes)))

@@ -225,7 +225,7 @@ def _leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _resample_positions(model: Model, weights: Mapping[str, Tensor], old: Vit | Resnet) -> dict[str, Tensor]:
-    """The weights that depend on the grid, resampled; none where the grid is the same."""
+    """The weights that depend on the grid, resampled; none where the grid is the same or no weight depends on it."""
     grid = old.layout(old.image_size).grid
     if model.config.layout(model.config.image_size).grid == grid:
         return {}
@@ -233,7 +233,8 @@ def _resample_positions(model: Model, weights: Mapping[str, Tensor], old: Vit | 
     for home, part in model.named_modules():
         if isinstance(part, GridDependent):
             mine = {name: weights[f"{home}.{name}"] for name in part.state_dict()}
-            found |= {f"{home}.{name}": tensor for name, tensor in part.resample_weights(mine, grid).items()}
+            resampled = part.resample_weights(mine, grid).items()
+            found |= {f"{home}.{name}": tensor for name, tensor in resampled if tensor is not mine[name]}
     return found
 
 

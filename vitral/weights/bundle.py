@@ -40,7 +40,7 @@ CONFIG, MODEL, CARD, CODE = "config.json", "model.safetensors", "README.md", "co
 FILES = (MODEL, CONFIG, CARD, CODE)
 # Tensors that every model of a kind has, by names that no other library gives them.
 OUR_TENSORS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
-FORMAT = 3  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
+FORMAT = 4  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
 CUSTOM_CODES = ("config.untrusted", "config.not_importable", "config.wrong_class")  # of a user's own classes
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
@@ -48,7 +48,7 @@ COPY_AGAIN = "copy the bundle again, or take another one of the run"
 class Bundle(Config):
     """Everything that a model's weights need: the content of `config.json`."""
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     vitral: str = __version__  # that wrote it
     model: Annotated[Vit | Resnet, OpenUnion()]
     task: Literal["classify", "masked_patches", "features"]  # what it was trained for; features if that is unknown

@@ -46,20 +46,23 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     assert (f"; {last} E]" if "stem.project.weight" in weights else f"; {last}]") in first
     assert ("x_class" in first) == config.tokens.cls
     assert (f"r_{config.tokens.registers};" in first) == (config.tokens.registers > 0)
-    assert (" + E_pos" in first) == (config.position.applies_to == "tokens")
+    learned = any(name.startswith("position.") for name in weights)
+    assert (" + E_pos" in first) == (learned or "sincos" in config.position.kind)
 
 
 @EVERY_VIT
 def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
     config = VITS[name]
     weights = dict(config.build_empty().named_parameters())
-    hidden = weights["blocks.0.mlp.contract.weight"].shape[1]
+    branches = config.block.kind == "multi_branch"
+    hidden = weights[f"blocks.0.{'mlps.0.' * branches}mlp.contract.weight"].shape[1]
     assert re.search(rf"{config.width} -> \D*{hidden} -> {config.width}", text(config))
     assert f"l = 1 ... {config.depth}" in text(config)
     if isinstance(config.mixer, BaseAttention):
-        inner = weights["blocks.0.mixer.heads.qkv.weight"].shape[0] // 3
+        inner = weights[f"blocks.0.{'mixers.0.' * branches}mixer.heads.qkv.weight"].shape[0] // 3
         width = inner // config.mixer.heads
-        assert f"softmax(q k' / sqrt({width})) v in {config.mixer.heads} heads of {width}" in text(config)
+        scaled = f"q k' / sqrt({width})" if config.mixer.scale == "1/sqrt(d)" else f"{config.mixer.scale} q k'"
+        assert f"softmax({scaled}) v in {config.mixer.heads} heads of {width}" in text(config)
     else:
         assert "softmax" not in text(config)
         assert f"{type(config.mixer).__name__}(" in text(config)
@@ -68,10 +71,11 @@ def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
 @EVERY_VIT
 def test_the_norm_stands_where_the_model_has_it(name: str) -> None:
     config, found = VITS[name], text(VITS[name])
-    before = config.block.kind == "pre"
-    assert ("(LN(z_l-1)) + z_l-1" in found) == before
-    assert ("= LN(z_l-1 + " in found) == (not before)
-    assert (f"y = LN(z_{config.depth})" in found) == (before and not config.pool.normalizes())
+    before, mixer = config.block.kind == "pre", "MSA" if isinstance(config.mixer, BaseAttention) else "\\w+"
+    assert bool(re.search(rf"= {mixer}\(LN\(z_l-1\)\) \+ z_l-1", found)) == before
+    assert ("= LN(z_l-1 + " in found) == (config.block.kind == "post")
+    assert bool(re.search(rf"= LN\({mixer}\(z_l-1\)\) \+ z_l-1", found)) == (config.block.kind == "residual_post")
+    assert (f"y = LN(z_{config.depth})" in found) == ("norm.weight" in config.build_empty().state_dict())
     assert ("(eq. 2)" in found and "(eq. 3)" in found) == before  # the paper has no such equation
 
 

@@ -11,7 +11,7 @@ from vitral.models import Mlp
 
 
 def test_linear_layers_are_packed_and_the_graph_is_as_it_was() -> None:
-    source, made = graph(small(mlp=Mlp(gelu="tanh")))
+    source, made = graph(small(mlp=Mlp(activation="gelu_tanh")))
     images = torch.from_numpy(pixels(source))
     before = made(images)
     own = pack_graph(made)

@@ -19,7 +19,15 @@ from vitral.weights.formats.rules import export_tensors
 from vitral.weights.load import LoadedModel, load
 
 TOLERANCE = 1e-5
-SMALL = ("image_size=32", "stem.patch=8", "width=36", "depth=2", "mixer.heads=3", "mlp.gelu=erf", "head.num_classes=4")
+SMALL = (
+    "image_size=32",
+    "stem.patch=8",
+    "width=36",
+    "depth=2",
+    "mixer.heads=3",
+    "mlp.activation=gelu",
+    "head.num_classes=4",
+)
 
 
 def put(folder: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> Path:

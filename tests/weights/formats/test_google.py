@@ -19,6 +19,7 @@ from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.embed import Hybrid
 from vitral.models.head import NoHead, TanhHead
+from vitral.models.mlp import Mlp
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.registry import model_config
@@ -84,7 +85,7 @@ def test_tokens_and_logits_are_flaxs_at_both_sizes(name: str) -> None:
     assert max(differences(model.double(), exact)) < 1e-6
 
 
-@pytest.mark.parametrize("setting", ["eps=1e-5", "mlp.gelu=erf", "position.resampling=bicubic"])
+@pytest.mark.parametrize("setting", ["eps=1e-5", "mlp.activation=gelu", "position.resampling=bicubic"])
 def test_the_answers_would_tell_another_constant(setting: str) -> None:
     found = vitral.load(FOLDER / "google_vit.npz")
     other = override(found.bundle.model, [setting]).build_empty()
@@ -139,7 +140,7 @@ def test_the_model_has_googles_constants(name: str, position: PositionConfig, po
     model = vitral.load(FOLDER / f"{name}.npz").bundle.model
     assert isinstance(model, Vit)
     assert (model.position, model.pool, model.eps) == (position, pool, 1e-6)
-    assert model.mlp.model_dump() == {"kind": "mlp", "ratio": 60 / 36, "gelu": "tanh", "dropout": 0.0}
+    assert model.mlp == Mlp(ratio=60 / 36)
 
 
 def test_a_file_without_a_head_is_a_backbone(tmp_path: Path) -> None:

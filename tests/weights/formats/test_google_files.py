@@ -19,7 +19,7 @@ from vitral.weights.formats.npz import read_npz
 
 ORIGINALS = ("google_vit", "google_tanh", "google_gap", "google_hybrid", "google_root")
 NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")
-LIKE = ("mlp.gelu=tanh",)  # the small model of the tests has erf
+LIKE = ("mlp.activation=gelu_tanh",)  # the small model of the tests has erf
 
 
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
@@ -40,7 +40,7 @@ def test_a_round_trip_gives_the_same_bits_by_the_same_names(name: str, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "field"),
     {
-        ("mlp.gelu=erf",): "mlp.gelu",
+        ("mlp.activation=gelu",): "mlp.activation",
         ("mlp=swiglu",): "mlp",
         ("eps=1e-5",): "eps",
         ("block.scale=layer_scale",): "block.scale",

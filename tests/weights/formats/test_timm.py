@@ -23,7 +23,7 @@ BARE = {
     "timm_vit": WIDE,
     "timm_vit_gap": WIDE,
     "timm_vit_registers": WIDE[1:],  # a norm of queries has the width of a head
-    "timm_vit_map": (*WIDE, "mlp.gelu=erf"),
+    "timm_vit_map": (*WIDE, "mlp.activation=gelu"),
     "timm_hybrid_r26": WIDE,
 }
 NOTED = ("timm_deit", "timm_fc_norm", "timm_clip", "timm_swiglu", "timm_registers_embedded")
@@ -61,7 +61,7 @@ def test_parts_are_recognized(tmp_path: Path) -> None:
     deit, normed, clip, gated, registers = models
     assert isinstance(deit.pool, DistilledPool)
     assert normed.pool == MeanPool(norm="after")
-    assert clip.mlp == Mlp(ratio=2.0, gelu="quick")
+    assert clip.mlp == Mlp(ratio=2.0, activation="quick_gelu")
     assert (clip.tokens.norm, clip.eps) == (True, 1e-5)
     assert isinstance(gated.mlp, SwiGlu)
     assert registers.tokens.registers == 2
@@ -89,8 +89,13 @@ def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:
     [
         ("timm_vit", ("image_size=32x48",), "weights.missing_setting", (36, "vitral convert", "mixer.heads=N")),
         ("timm_vit_gap", ("mixer.heads=3",), "weights.missing_setting", (24, "image_size=HEIGHTxWIDTH")),
-        ("timm_clip", ("mixer.heads=2", "image_size=32x48"), "weights.missing_setting", ("mlp.gelu=quick", "CLIP")),
-        ("timm_vit_map", WIDE, "weights.missing_setting", ("mlp.gelu=tanh", "SigLIP")),
+        (
+            "timm_clip",
+            ("mixer.heads=2", "image_size=32x48"),
+            "weights.missing_setting",
+            ("mlp.activation=quick_gelu", "CLIP"),
+        ),
+        ("timm_vit_map", WIDE, "weights.missing_setting", ("mlp.activation=gelu_tanh", "SigLIP")),
         ("timm_vit", ("mixer.heads=5", "image_size=32x48"), "weights.bad_setting", ("mixer.heads", 36, 5)),
     ],
 )
@@ -129,7 +134,7 @@ def test_what_has_no_counterpart_here_is_refused(tmp_path: Path, name: str, note
 def test_a_query_that_gathers_from_patches_alone_is_refused_beside_other_tokens(tmp_path: Path) -> None:
     weights = reference("timm_vit_map").weights | {"cls_token": torch.zeros(1, 1, 36)}
     with raises("weights.unsupported", tmp_path / "a"):
-        load(put(tmp_path / "a", weights), settings=parse_settings([*WIDE, "mlp.gelu=erf"]))
+        load(put(tmp_path / "a", weights), settings=parse_settings([*WIDE, "mlp.activation=gelu"]))
 
 
 def test_a_gated_mlp_of_a_width_that_ours_cannot_have_is_refused(tmp_path: Path) -> None:

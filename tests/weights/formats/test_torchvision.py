@@ -80,7 +80,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
         ("mixer.qkv_bias=false", "mixer.qkv_bias"),
         ("mixer.head_width=7", "mixer"),
         ("mlp=swiglu", "mlp"),
-        ("mlp.gelu=tanh", "mlp.gelu"),
+        ("mlp.activation=gelu_tanh", "mlp.activation"),
         ("pool=mean", "pool"),
         ("head=none", "head"),
         ("eps=1e-5", "eps"),

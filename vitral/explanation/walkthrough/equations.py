@@ -3,9 +3,10 @@
 from vitral.core.config import Config
 from vitral.models import Axial, Hybrid, Local, Resnet, Vit
 from vitral.models.attention import BaseAttention
-from vitral.models.head import NoHead, TanhHead
+from vitral.models.head import DistilledHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import SwiGlu
-from vitral.models.position import BasePosition, Learned1d, Learned2d
+from vitral.models.pool import NormedPool
+from vitral.models.position import BasePosition, Combined, Learned1d, Learned2d
 
 POOLS = {
     "cls": "of the class token",
@@ -42,7 +43,8 @@ def embedding_equations(config: Vit) -> tuple[str, ...]:
         source, projected = f"{stem.patch} patches", True
     tokens = ["x_class"] * layout.cls + ellipsis_terms("r_{}", layout.registers)
     tokens += ellipsis_terms("x_{} E" if projected else "x_{}", grid.cells())
-    plus = " + E_pos" if config.position.applies_to == "tokens" else ""
+    added = config.position.applies_to == "tokens" or isinstance(config.position, Combined)
+    plus = " + E_pos" if added else ""
     maps = f", E: {numbers} x {config.width}" if projected else ""
     first = ", then LN" if config.tokens.norm else ""
     return (
@@ -61,6 +63,8 @@ def ellipsis_terms(form: str, count: int) -> list[str]:
 def describe_position(position: BasePosition) -> str:
     """The first line of its docstring, and where a learned embedding is added."""
     text = first_line(position)
+    if isinstance(position, Combined):
+        text += f" Inside attention: {first_line(position.inside)}"
     if isinstance(position, Learned1d | Learned2d) and position.where != "stem":
         text += f" Added before every layer{', with the same weights' if position.where == 'shared' else ''}."
     return text
@@ -70,16 +74,23 @@ def first_line(kind: Config) -> str:
     return (type(kind).__doc__ or "").splitlines()[0]
 
 
+BLOCKS = {  # by kind: what a layer computes
+    "pre": ("z'_l = MSA(LN(z_l-1)) + z_l-1", "z_l = MLP(LN(z'_l)) + z'_l"),
+    "post": ("z'_l = LN(z_l-1 + MSA(z_l-1))", "z_l = LN(z'_l + MLP(z'_l))"),
+    "residual_post": ("z'_l = LN(MSA(z_l-1)) + z_l-1", "z_l = LN(MLP(z'_l)) + z'_l"),
+    "parallel": ("n_l = LN(z_l-1), m_l = MSA(n_l)", "z_l = m_l + MLP(n_l) + z_l-1"),
+    "multi_branch": ("z'_l = sum of MSA_i(LN_i(z_l-1)) + z_l-1", "z_l = sum of MLP_i(LN_i(z'_l)) + z'_l"),
+}
+
+
 def layer_equations(config: Vit) -> tuple[str, ...]:
     mixer = "MSA" if isinstance(config.mixer, BaseAttention) else type(config.mixer).__name__
     depth = config.depth
-    if config.block.final_norm:
-        first, second = f"z'_l = {mixer}(LN(z_l-1)) + z_l-1", "z_l = MLP(LN(z'_l)) + z'_l"
-    else:
-        first, second = f"z'_l = LN(z_l-1 + {mixer}(z_l-1))", "z_l = LN(z'_l + MLP(z'_l))"
+    first, second = BLOCKS.get(config.block.kind, BLOCKS["pre"])
+    first = first.replace("MSA", mixer)
 
     def cite(number: int) -> str:  # the paper's equations are those of the norm that comes first
-        return f"    (eq. {number})" if config.block.final_norm else ""
+        return f"    (eq. {number})" if config.block.kind == "pre" else ""
 
     return (
         f"{first}, l = 1 ... {depth}{cite(2)}",
@@ -99,27 +110,33 @@ def describe_mixer(config: Vit) -> str:
         scope = "within rows and columns in turn"
     elif isinstance(mixer, Local):
         scope = f"within {mixer.rows}x{mixer.columns} windows"
-    return f"softmax(q k' / sqrt({width})) v in {mixer.heads} heads of {width}, {scope}"
+    scaled = f"q k' / sqrt({width})" if mixer.scale == "1/sqrt(d)" else f"{mixer.scale:g} q k'"
+    norms = f"{', normed' * mixer.output_norm}{', q and k normed' * mixer.qk_norm}"
+    return f"softmax({scaled}) v in {mixer.heads} heads of {width}, {scope}{norms}"
 
 
 def describe_mlp(config: Vit) -> str:
     hidden = config.mlp.hidden(config.width)
-    middle = f"silu(gate) * value of {hidden}" if isinstance(config.mlp, SwiGlu) else f"GELU of {hidden}"
-    return f"{config.width} -> {middle} -> {config.width}"
+    name = "GELU" if "gelu" in config.mlp.activation else config.mlp.activation
+    middle = f"{name}(gate) * value of {hidden}" if isinstance(config.mlp, SwiGlu) else f"{name} of {hidden}"
+    return f"{config.width} -> {middle} -> {config.width}{', LN before the last layer' * config.mlp.norm}"
 
 
 def output_equations(config: Vit) -> tuple[str, ...]:
     pooled = POOLS.get(config.pool.kind, "gathered by a learned query")
-    if config.pool.normalizes():
+    if isinstance(config.pool, NormedPool) and config.pool.norm in ("after", "both"):
         pooled += ", LN of that"
     normed = config.block.final_norm and not config.pool.normalizes()
     norm = f"LN(z_{config.depth})" if normed else f"z_{config.depth}"
-    cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
+    cited = "    (eq. 4)" if normed and config.block.kind == "pre" and config.pool.kind == "cls" else ""
     return (f"y = {norm}, {pooled}{cited}", describe_head(config))
 
 
 def describe_head(config: Vit | Resnet) -> str:
+    if isinstance(config.head, ProjectionHead):
+        return f"      linear to an embedding of {config.head.width}"
     if isinstance(config.head, NoHead):
         return "      y is the answer: no head"
-    hidden = "tanh layer, then " if isinstance(config.head, TanhHead) else ""
-    return f"      {hidden}linear to {config.head.num_classes} classes"
+    hidden = f"{config.head.activation} layer, then " if isinstance(config.head, TanhHead) else ""
+    both = "the mean of two heads, one for each token, each " if isinstance(config.head, DistilledHead) else ""
+    return f"      {both}{hidden}linear to {config.head.num_classes} classes"

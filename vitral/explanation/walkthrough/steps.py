@@ -19,7 +19,7 @@ from vitral.data.thumbnails import to_rgb_image
 from vitral.explanation.explanation import Array, Photo, Step
 from vitral.explanation.page.pictures import GAP_GRAY, heat_colors, scale_to_unit
 from vitral.explanation.page.text import cell_name, describe_crop
-from vitral.explanation.trace import Trace, mean_norm, record_outputs, to_array, trace_image
+from vitral.explanation.trace import Trace, fit_to_patches, mean_norm, record_outputs, to_array, trace_image
 from vitral.explanation.walkthrough import equations
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Grid, Model
@@ -123,6 +123,7 @@ class Walkthrough(NamedTuple):
 
 def walkthrough_steps(model: Model, image: Tensor, photo: Photo, names: Sequence[str]) -> tuple[Step, ...]:
     """The steps of one image (1, C, H, W) through a model in eval mode; without names there is no prediction."""
+    photo, image = fit_to_patches(model, photo, image)
     first = image_step(image, photo)
     if isinstance(model, ResidualNetwork):
         return (first, *resnet_steps(model, image, names))

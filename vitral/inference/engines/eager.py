@@ -85,7 +85,7 @@ def pack_graph(graph: Graph) -> Graph:
 def pack_layers(part: nn.Module) -> None:
     """Replace the linear layers below a module by packed ones."""
     for name, child in part.named_children():
-        if isinstance(child, FeedForward) and child.gelu == "tanh":
+        if isinstance(child, FeedForward) and child.activation == "gelu_tanh" and isinstance(child.norm, nn.Identity):
             setattr(part, name, PackedMlp(child))
         elif isinstance(child, nn.Linear):
             setattr(part, name, PackedLinear(child))

@@ -18,14 +18,15 @@ from vitral.inference.graph.layers import (
     ConstantsModule,
     LayerNormStem,
     LinearStem,
+    ModelBlock,
     NormalizePixels,
     fold_standardization,
 )
 from vitral.inference.graph.token_merging import MergedTokens, Merging, NoMerging
 from vitral.models.base import Layout, Model
-from vitral.models.block import EncoderBlock
+from vitral.models.block import PostNormBlock, PreNormBlock
 from vitral.models.embed import PatchStem
-from vitral.models.head import NoHead
+from vitral.models.head import NoHead, Projection
 from vitral.models.position import AdditivePosition, Position
 from vitral.models.resnet import ResidualNetwork, Resnet
 from vitral.models.vit import VisionTransformer, Vit
@@ -46,7 +47,7 @@ class Graph(nn.Module):
     @property
     def answer(self) -> OutputKind:
         """What comes out."""
-        return "features" if isinstance(self.head, nn.Identity) else "logits"
+        return "features" if isinstance(self.head, nn.Identity | Projection) else "logits"
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.head(self.body(pixels))  # (B, K)
@@ -81,13 +82,15 @@ def build_graph_sharing_weights(
             assert isinstance(model, VisionTransformer)
             body = Encoder(model, needs.normalize, needs.image_size, merging)
     if answer == "features" or isinstance(config.head, NoHead):
-        return Graph(body, nn.Identity(), needs.image_size, config.channels, feature_width(config))
+        head = model.head if isinstance(config.head, NoHead) else nn.Identity()
+        return Graph(body, head, needs.image_size, config.channels, feature_width(config))
     return Graph(body, model.head, needs.image_size, config.channels, config.head.num_classes)
 
 
 def feature_width(config: Vit | Resnet) -> int:
-    """The width of the pooled features."""
-    return config.out_channels() if isinstance(config, Resnet) else config.pool.out_width(config.width)
+    """The width of the features: the pooled ones, or their projection."""
+    pooled = config.out_channels() if isinstance(config, Resnet) else config.pool.out_width(config.width)
+    return config.head.out_width(pooled) if isinstance(config.head, NoHead) else pooled
 
 
 class PooledResnet(nn.Module):
@@ -123,7 +126,7 @@ class Encoder(ConstantsModule):
         config, stem = model.config, model.stem
         self.layout, self.merging = config.layout(image_size), merging
         self.stem: LinearStem | LayerNormStem | NormalizedStem  # its bias is added with the position embeddings
-        if isinstance(stem, PatchStem):
+        if isinstance(stem, PatchStem) and stem.config.covered(image_size) == image_size and foldable(stem):
             kind = LayerNormStem if isinstance(stem.before, nn.LayerNorm) else LinearStem
             self.stem = kind(stem, normalize, image_size, config.channels)
         else:
@@ -146,6 +149,13 @@ class Encoder(ConstantsModule):
         return self.merging.pool(self.pool, MergedTokens(tokens, sizes), self.layout)  # (B, D)
 
 
+def foldable(stem: PatchStem) -> bool:
+    """Whether normalization can be folded into a stem, or its norms are the kind that the graph knows."""
+    norms = isinstance(stem.before, nn.LayerNorm), isinstance(stem.after, nn.LayerNorm)
+    plain = isinstance(stem.before, nn.Identity) and isinstance(stem.after, nn.Identity)
+    return plain or all(norms)
+
+
 def position_table(position: Position, layout: Layout, width: int, layer: int) -> Tensor:
     """The position embeddings that are added before a block (L, D)."""
     return position(torch.zeros(1, layout.length(), width), layout, layer)[0]
@@ -157,9 +167,11 @@ def build_blocks(model: VisionTransformer, layout: Layout, merging: Merging) -> 
     removed = merging.removed_per_layer(layout, depth)
     blocks: list[nn.Module] = []
     for layer, block in enumerate(model.blocks):
-        assert isinstance(block, EncoderBlock)
         keep = model.pool.keep(layout) if layer == depth - 1 else layout.length()
-        blocks.append(Block(block, layout, keep, merging, removed[layer] if keep == layout.length() else 0))
+        if isinstance(block, PreNormBlock | PostNormBlock):
+            blocks.append(Block(block, layout, keep, merging, removed[layer] if keep == layout.length() else 0))
+        else:
+            blocks.append(ModelBlock(block, layout, keep))
         if layer and isinstance(position, AdditivePosition) and position.where != "stem":
             blocks[-1] = PositionedBlock(position_table(position, layout, model.config.width, layer), blocks[-1])
     return blocks

@@ -18,10 +18,16 @@ from vitral.data.transforms.preprocessing import Normalize
 from vitral.inference.graph.token_merging import MergedTokens, Merging
 from vitral.models.attention import QkvProjection, SelfAttention
 from vitral.models.base import Layout
-from vitral.models.block import ChannelScale, EncoderBlock, PreNormBlock
+from vitral.models.block import ChannelScale, EncoderBlock, PostNormBlock, PreNormBlock
 from vitral.models.embed import PatchStem
 from vitral.models.mlp import FeedForward, GatedFeedForward
-from vitral.models.position import AttentionPosition, RotaryPosition2d, rotary_angles
+from vitral.models.position import (
+    AttentionPosition,
+    RelativeBiasTable,
+    RotaryPosition,
+    RotaryPosition2d,
+    rotary_angles,
+)
 from vitral.models.resnet import StdConv2d, pad_same, standardize
 
 
@@ -322,15 +328,21 @@ class ModelMixer(nn.Module):
 
 def build_mixer(mixer: nn.Module, layout: Layout, keep: int) -> FullAttention | FirstTokensAttention | ModelMixer:
     """The cheapest equivalent of a mixer."""
-    if not isinstance(mixer, SelfAttention):
+    if not isinstance(mixer, SelfAttention) or not is_plain(mixer):
         return ModelMixer(mixer, layout, keep)
     relation, normed = mixer.heads.relation, isinstance(mixer.heads.k_norm, nn.LayerNorm)
-    if keep <= layout.prefix() and not normed and not isinstance(relation, RotaryPosition2d):
+    if keep <= layout.prefix() and not normed and not isinstance(relation, RotaryPosition | RelativeBiasTable):
         return FirstTokensAttention(mixer, keep)
     full = mixer.config.checked_window(layout.grid, mixer.layer) == layout.grid
     if (full or keep <= layout.prefix()) and type(relation) in {AttentionPosition, RotaryPosition2d}:
         return FullAttention(mixer, layout, keep)
     return ModelMixer(mixer, layout, keep)
+
+
+def is_plain(mixer: SelfAttention) -> bool:
+    """Whether attention has nothing that the folded layers do not know."""
+    scaled = isinstance(mixer.heads.q_norm, nn.Identity | nn.LayerNorm) and mixer.scale is None
+    return scaled and isinstance(mixer.output_norm, nn.Identity)
 
 
 def fold_scales(block: EncoderBlock) -> None:
@@ -343,13 +355,26 @@ def fold_scales(block: EncoderBlock) -> None:
             branch.scale = nn.Identity()
 
 
+class ModelBlock(nn.Module):
+    """The model's own block, for images of one size."""
+
+    def __init__(self, block: nn.Module, layout: Layout, keep: int) -> None:
+        super().__init__()
+        self.block, self.layout, self.keep = block, layout, keep
+
+    def forward(self, x: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.block(x, self.layout, self.keep), sizes  # (B, keep, D)
+
+
 class Block(nn.Module):
     """One encoder block: attention and MLP on residual paths, token merging between them.
 
     `sizes` (B, L, 1) counts the merged tokens of each token; it is None until tokens are merged.
     """
 
-    def __init__(self, block: EncoderBlock, layout: Layout, keep: int, merging: Merging, removed: int) -> None:
+    def __init__(
+        self, block: PreNormBlock | PostNormBlock, layout: Layout, keep: int, merging: Merging, removed: int
+    ) -> None:
         super().__init__()
         fold_scales(block)
         self.pre_norm, self.keep, self.prefix = isinstance(block, PreNormBlock), keep, layout.prefix()

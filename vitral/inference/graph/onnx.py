@@ -51,9 +51,9 @@ def lower_for_onnx(graph: Graph, precision: Precision) -> Graph:
 
 def fold_norms(block: Block) -> None:
     """Fold the weights of norms into the linear layers after them, where only such layers read the norm."""
-    if isinstance(block.mixer, FullAttention):
+    if isinstance(block.mixer, FullAttention) and isinstance(block.mixer_norm, nn.LayerNorm):
         block.mixer_norm = _fold_into(block.mixer.qkv, block.mixer_norm, "q", "k", "v")
-    if isinstance(block.mlp, FeedForward | GatedFeedForward):
+    if isinstance(block.mlp, FeedForward | GatedFeedForward) and isinstance(block.mlp_norm, nn.LayerNorm):
         block.mlp_norm = _fold_into(block.mlp, block.mlp_norm, "expand")
 
 
@@ -134,6 +134,7 @@ class OnnxTracer(TorchFunctionMode):
 SHAPE_ONLY: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.gelu: lambda x, *_, **__: torch.empty_like(x),
     F.layer_norm: lambda x, *_, **__: torch.empty_like(x),
+    F.rms_norm: lambda x, *_, **__: torch.empty_like(x),
     F.linear: lambda x, weight, *_: x.new_empty(*x.shape[:-1], len(weight)),
     F.scaled_dot_product_attention: lambda q, k, v, **_: q.new_empty(*q.shape[:-1], v.shape[-1]),
 }

@@ -129,6 +129,12 @@ def layer_norm(
     return g.node("LayerNormalization", x, factor, *shift, axis=-1, epsilon=eps)
 
 
+def rms_norm(g: OnnxBuilder, result: Tensor, x: Tensor, shape: Sequence[int], weight: Tensor, eps: float) -> str:
+    """In basic operations: RMSNormalization came with a later opset."""
+    square = g.node("ReduceMean", g.node("Mul", x, x), g.ints(-1), keepdims=1)
+    return g.node("Mul", g.node("Div", x, g.node("Sqrt", g.node("Add", square, eps))), weight)
+
+
 def group_norm(g: OnnxBuilder, result: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:
     """As InstanceNormalization of the groups, which all engines support; few support GroupNormalization."""
     shape = x.shape[1:]
@@ -162,14 +168,21 @@ def cat(g: OnnxBuilder, result: Tensor, tensors: Sequence[Tensor], dim: int = 0)
     return g.node("Concat", *full, axis=dim) if len(full) > 1 else full[0]
 
 
+def stack(g: OnnxBuilder, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> str:
+    axis = dim % result.ndim
+    assert axis, "no stacking along the batch"
+    return g.node("Concat", *(g.node("Unsqueeze", each, g.ints(axis)) for each in tensors), axis=axis)
+
+
 def split(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, *_: Any, dim: int = 0) -> list[str]:
     sizes = g.ints(*(part.shape[dim] for part in result))
     return g.nodes_with_outputs("Split", x, sizes, outputs=len(result), axis=dim)
 
 
 def unbind(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, dim: int) -> list[str]:
-    slices = g.nodes_with_outputs("Split", x, outputs=len(result), axis=dim, num_outputs=len(result))
-    return [g.node("Squeeze", each, g.ints(dim)) for each in slices]
+    axis = dim % x.ndim
+    slices = g.nodes_with_outputs("Split", x, outputs=len(result), axis=axis, num_outputs=len(result))
+    return [g.node("Squeeze", each, g.ints(axis)) for each in slices]
 
 
 def getitem(g: OnnxBuilder, result: Tensor, x: Tensor, index: Any) -> str:
@@ -273,6 +286,14 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     F.normalize: normalize,
     F.pad: pad,
     F.scaled_dot_product_attention: attention,
+    F.elu: lambda g, result, x, alpha=1.0, inplace=False: g.node("Elu", x, alpha=alpha),
+    F.hardswish: lambda g, result, x, inplace=False: g.node("HardSwish", x),
+    F.leaky_relu: lambda g, result, x, slope=0.01, inplace=False: g.node("LeakyRelu", x, alpha=slope),
+    F.mish: lambda g, result, x, inplace=False: g.node("Mish", x),
+    F.relu: lambda g, result, x, inplace=False: g.node("Relu", x),
+    F.relu6: lambda g, result, x, inplace=False: g.node("Clip", x, 0.0, 6.0),
+    F.rms_norm: rms_norm,
+    F.selu: lambda g, result, x, inplace=False: g.node("Selu", x),
     F.silu: lambda g, result, x, inplace=False: g.node("Mul", x, g.node("Sigmoid", x)),
     Tensor.__eq__: elementwise("Equal"),
     Tensor.__getitem__: getitem,
@@ -304,6 +325,8 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     Tensor.unbind: unbind,
     Tensor.unflatten: reshape,
     torch.cat: cat,
+    torch.stack: stack,
+    torch.tanh: elementwise("Tanh"),
     torch.ones_like: lambda g, result, x: g.node("ConstantOfShape", g.node("Shape", x), value=ONE),
     torch.sigmoid: elementwise("Sigmoid"),
     torch.where: where,

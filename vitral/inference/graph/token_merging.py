@@ -14,6 +14,7 @@ from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention
 from vitral.models.base import Layout
+from vitral.models.block import PostNorm, PreNorm
 from vitral.models.pool import AttentionPooling, ClassMeanPooling, MeanAllPooling, MeanPooling
 from vitral.models.position import Learned1d, Learned2d
 from vitral.models.resnet import Resnet
@@ -66,6 +67,10 @@ class TokenMerging(BaseMerging):
             raise unsupported("a ResNet has no tokens to merge", "model.kind")
         if not isinstance(model.mixer, Attention):
             raise unsupported(f"the {model.mixer.kind} mixer needs every token in its position", "model.mixer")
+        if not isinstance(model.block, PreNorm | PostNorm):
+            raise unsupported(f"{model.block.kind} blocks have no place for it", "model.block")
+        if (model.mixer.scale, model.mixer.output_norm) != ("1/sqrt(d)", False) or model.norm.kind != "layer_norm":
+            raise unsupported("the attention of this model is not the plain one", "model.mixer")
         if model.position.applies_to == "attention":
             message = f"{model.position.kind} positions act inside attention and need every token in its position"
             raise unsupported(message, "model.position")
@@ -89,9 +94,10 @@ class TokenMerging(BaseMerging):
             case ClassMeanPooling():
                 return torch.cat([tokens.tokens[:, 0], weighted_mean(tokens, layout.prefix())], dim=1)  # (B, 2 D)
             case MeanAllPooling():
-                return weighted_mean(tokens, 0)  # (B, D)
+                return pool.norm(weighted_mean(tokens, 0))  # (B, D)
             case AttentionPooling():
-                return attention_pool(pool, tokens)  # (B, D)
+                first = layout.prefix() if pool.patches_only else 0
+                return attention_pool(pool, MergedTokens(*(each[:, first:] for each in tokens)))  # (B, D)
         return pool(tokens.tokens, layout)  # (B, D); the other poolings read no patches
 
 

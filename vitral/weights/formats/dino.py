@@ -86,7 +86,7 @@ class Dino(Format):
             mixer=Attention(heads=usual or ckpt.infer_heads(width), qkv_bias="blocks.0.attn.qkv.bias" in ckpt.tensors),
             mlp=gated_mlp(ckpt.shape("blocks.0.mlp.w3.weight", 2)[1], width, ckpt)
             if gated
-            else Mlp(ratio=hidden / width, gelu="erf"),
+            else Mlp(ratio=hidden / width, activation="gelu"),
             head=NoHead(),
             eps=1e-6,
         )

@@ -110,7 +110,7 @@ class Google(Format):
         "position.cls": (True,),
         "position.resampling": ("bilinear",),
         "mixer.qkv_bias": (True,),
-        "mlp.gelu": ("tanh",),
+        "mlp.activation": ("gelu_tanh",),
         "pool.kind": ("cls", "mean"),
         "pool.norm": ("before",),
         "eps": (1e-6,),

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
+from vitral.models.activation import ActivationName
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Hybrid, Patches
 from vitral.models.head import LinearHead, NoHead
-from vitral.models.mlp import Gelu, Mlp, SwiGlu
+from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.pool import AttentionPool, ClassPool, DistilledPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d
 from vitral.models.vit import Tokens, Vit
@@ -234,7 +235,7 @@ def _mlp(ckpt: Checkpoint, width: int, expanded: int, config: TimmConfig) -> Mlp
     hidden = ckpt.shape("blocks.0.mlp.fc2.weight", 2)[1]
     if expanded == 2 * hidden:
         return gated_mlp(hidden, width, ckpt)
-    return Mlp(ratio=hidden / width, gelu=_gelu(ckpt, config))
+    return Mlp(ratio=hidden / width, activation=_gelu(ckpt, config))
 
 
 def gated_mlp(hidden: int, width: int, ckpt: Checkpoint) -> SwiGlu:
@@ -245,19 +246,22 @@ def gated_mlp(hidden: int, width: int, ckpt: Checkpoint) -> SwiGlu:
     return SwiGlu(ratio=hidden / width)
 
 
-def _gelu(ckpt: Checkpoint, config: TimmConfig) -> Gelu:
-    if ckpt.setting("mlp.gelu"):
-        return "erf"  # the setting is applied to the detected model
+def _gelu(ckpt: Checkpoint, config: TimmConfig) -> ActivationName:
+    if ckpt.setting("mlp.activation"):
+        return "gelu"  # the setting is applied to the detected model
     if config.architecture:
         if (found := config.gelu()) is None:
             message = f"its MLP has {config.arguments.get('act_layer')}, expected a kind of GELU"
             raise ckpt.error(message, "weights.unsupported")
         return found
-    for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
+    for mark, kin, other in (
+        ("norm_pre.weight", "OpenAI's CLIP", "quick_gelu"),
+        ("attn_pool.latent", "a SigLIP", "gelu_tanh"),
+    ):
         if mark in ckpt.tensors:
-            message = f"has {mark} and does not record its kind of GELU, which is {other} in {kin} and erf in others"
-            raise ckpt.missing_setting(message, f"mlp.gelu={other}")
-    return "erf"
+            message = f"has {mark} and does not record its activation, which is {other} in {kin} and gelu in others"
+            raise ckpt.missing_setting(message, f"mlp.activation={other}")
+    return "gelu"
 
 
 def _pool(ckpt: Checkpoint, tokens: Tokens, config: TimmConfig) -> PoolConfig:

@@ -8,17 +8,18 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.transforms.crop import CenterCrop, Filter, Resize
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
+from vitral.models.activation import ActivationName
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale
 from vitral.models.embed import Patches
-from vitral.models.mlp import Gelu, SwiGlu
+from vitral.models.mlp import SwiGlu
 from vitral.models.pool import DistilledPool
 from vitral.models.position import Learned1d
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import CONFIG, Checkpoint, assumed_preprocessing, parse_positive_int
 
-GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
+GELUS: dict[str, ActivationName] = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
 ACTIVATIONS = {kind: name for name, kind in GELUS.items()}
 POOLS = {"cls": "token", "distilled": "token", "mean": "avg", "attention": "map"}
 # Which of timm's SigLIP towers have the tanh form; the others, of the same layout, have the erf form.
@@ -41,13 +42,13 @@ class TimmConfig(NamedTuple):
     heads: int = 0  # or nothing
     sizes: tuple[Size, ...] = ()  # of images, the likeliest first
 
-    def gelu(self) -> Gelu | None:
+    def gelu(self) -> ActivationName | None:
         """The kind of GELU, by default erf; None for another activation."""
         if (given := self.arguments.get("act_layer")) is not None:
             return GELUS.get(str(given))
         if "quickgelu" in self.architecture:
-            return "quick"
-        return "tanh" if TANH.fullmatch(self.architecture) else "erf"
+            return "quick_gelu"
+        return "gelu_tanh" if TANH.fullmatch(self.architecture) else "gelu"
 
 
 def parse_config(ckpt: Checkpoint) -> TimmConfig:
@@ -171,7 +172,9 @@ def timm_config(bundle: Bundle, model: Vit) -> dict[str, Any]:
         "global_pool": POOLS[model.pool.kind],
         "pre_norm": model.tokens.norm,
     }
-    arguments |= {"init_values": 0.0} if isinstance(model.mlp, SwiGlu) else {"act_layer": ACTIVATIONS[model.mlp.gelu]}
+    arguments |= (
+        {"init_values": 0.0} if isinstance(model.mlp, SwiGlu) else {"act_layer": ACTIVATIONS[model.mlp.activation]}
+    )
     if not isinstance(model.pool, DistilledPool):
         assert isinstance(model.position, Learned1d)
         arguments |= {"reg_tokens": model.tokens.registers, "no_embed_class": not model.position.cls}

@@ -63,7 +63,7 @@ class Torchvision(Format):
         "tokens.cls": (True,),
         "position.cls": (True,),
         "mixer.qkv_bias": (True,),
-        "mlp.gelu": ("erf",),
+        "mlp.activation": ("gelu",),
         "pool.kind": ("cls",),
         "head.kind": ("linear", "tanh"),
         "eps": (EPS,),
@@ -86,7 +86,7 @@ class Torchvision(Format):
             stem=Patches(patch=patch),
             position=Learned1d(resampling="bicubic_corners"),
             mixer=Attention(heads=ckpt.infer_heads(width)),
-            mlp=Mlp(ratio=hidden / width, gelu="erf"),
+            mlp=Mlp(ratio=hidden / width, activation="gelu"),
             head=infer_head(ckpt),
             eps=EPS,
         )

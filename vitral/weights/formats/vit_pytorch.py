@@ -71,7 +71,7 @@ class BaseVitPytorch(Format):
         "stem.norm": ("both",),
         "position.cls": (True,),
         "mixer.qkv_bias": (False,),
-        "mlp.gelu": ("erf",),
+        "mlp.activation": ("gelu",),
         "head.kind": ("linear", "none"),
         "eps": (EPS,),
     }
@@ -89,7 +89,7 @@ class BaseVitPytorch(Format):
             depth=count_layers(ckpt.tensors, LAYER.partition("*")[0]),
             stem=Patches(patch=patch, norm="both" if f"{EMBED}.1.weight" in ckpt.tensors else "none"),
             mixer=mixer,
-            mlp=Mlp(ratio=ckpt.shape(f"{FIRST}.1.net.1.weight", 2)[0] / width, gelu="erf"),
+            mlp=Mlp(ratio=ckpt.shape(f"{FIRST}.1.net.1.weight", 2)[0] / width, activation="gelu"),
             head=LinearHead(num_classes=ckpt.shape(head, 2)[0]) if head else NoHead(),
             eps=EPS,
         )

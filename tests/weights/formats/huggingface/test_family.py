@@ -96,7 +96,7 @@ def test_a_wrong_head_count_is_refused_by_its_field(tmp_path: Path, heads: objec
         vitral.load(folder(tmp_path, "hf_vit", num_attention_heads=heads))
 
 
-@pytest.mark.parametrize("setting", ["mixer.heads=6", "image_size=64", "mlp.gelu=tanh"])
+@pytest.mark.parametrize("setting", ["mixer.heads=6", "image_size=64", "mlp.activation=gelu_tanh"])
 def test_a_setting_that_contradicts_config_json_is_refused(tmp_path: Path, setting: str) -> None:
     with raises("weights.bad_setting", "config.json", setting):
         vitral.load(folder(tmp_path, "hf_vit"), settings=parse_settings([setting]))

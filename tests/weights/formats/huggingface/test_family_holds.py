@@ -43,7 +43,12 @@ def test_a_part_that_the_library_does_not_have_is_named(tmp_path: Path, change: 
 
 def test_what_the_library_can_hold_has_no_gaps(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
-    for setting in ("model.mlp.gelu=quick", "model.mixer.qkv_bias=false", "model.eps=0.001", "model.width=48"):
+    for setting in (
+        "model.mlp.activation=quick_gelu",
+        "model.mixer.qkv_bias=false",
+        "model.eps=0.001",
+        "model.width=48",
+    ):
         assert not list(HfVit().unsupported(override(bundle, [setting])))
 
 

@@ -9,16 +9,16 @@ from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
-from vitral.models.mlp import Gelu
+from vitral.models.activation import ActivationName
 
-GELUS: dict[str, Gelu] = {
-    "gelu": "erf",
-    "gelu_python": "erf",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_new": "tanh",
-    "quick_gelu": "quick",
+GELUS: dict[str, ActivationName] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
 }
-ACTIVATIONS: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+ACTIVATIONS: dict[ActivationName, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
 FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 NUMBERS = {name: number for number, name in FILTERS.items()}
 BYTE = 1 / 255
@@ -85,7 +85,7 @@ class Fields(NamedTuple):
         except ConfigError:
             raise self.wrong(name, "a number of pixels, or two") from None
 
-    def gelu(self) -> Gelu:
+    def gelu(self) -> ActivationName:
         """The kind of GELU that `hidden_act` names."""
         if self.given("hidden_act") not in list(GELUS):
             raise self.wrong("hidden_act", format_choices(GELUS), "weights.unsupported")

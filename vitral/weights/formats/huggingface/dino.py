@@ -114,7 +114,7 @@ class HfDinov2(Family):
         hidden = int(width * fields.number("mlp_ratio"))
         if fields.flag("use_swiglu_ffn", False):
             return SwiGlu(ratio=gated_hidden(hidden) / width)
-        return Mlp(ratio=hidden / width, gelu=fields.gelu())
+        return Mlp(ratio=hidden / width, activation=fields.gelu())
 
     def pool(self, found: TowerTensors) -> PoolConfig:
         return ClassMeanPool() if "classifier.weight" in found.tensors else ClassPool()

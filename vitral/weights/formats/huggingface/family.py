@@ -211,7 +211,7 @@ class Family(Format):
         return fields.flag("qkv_bias", True) or "mixer.qkv_bias" in self.supported
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
-        return Mlp(ratio=fields.whole("intermediate_size") / width, gelu=fields.gelu())
+        return Mlp(ratio=fields.whole("intermediate_size") / width, activation=fields.gelu())
 
     def pool(self, found: TowerTensors) -> PoolConfig:
         return ClassPool()
@@ -283,7 +283,7 @@ class Family(Format):
             "num_hidden_layers": model.depth,
             "num_attention_heads": model.mixer.heads,
             "intermediate_size": model.mlp.hidden(model.width),
-            "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.gelu],
+            "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.activation],
             "layer_norm_eps": model.eps,
             "image_size": _side(model.image_size),
             "patch_size": _side(model.stem.patch),
