@@ -18,7 +18,6 @@ from vitral import __version__
 from vitral.cli.terminal.completion import DATASETS, DEVICES, complete_name_or_path, complete_weights
 from vitral.cli.terminal.help import WIDEST, Program, Verb
 from vitral.cli.terminal.usage import usage_error
-from vitral.core.custom import trust_from_now_on
 from vitral.core.errors import ConfigError, VitralError, format_choices
 
 log = logging.getLogger("vitral")
@@ -87,6 +86,8 @@ def vitral(
     log.setLevel(logging.ERROR if quiet else logging.INFO)
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub, also in worker processes
+    from vitral.core.custom import trust_from_now_on  # after --help, which does not need it
+
     trust_from_now_on(trust)
 
 

@@ -12,7 +12,6 @@ What cannot happen is an `assert`, never one of these.
 
 import copyreg
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Any
 
@@ -94,6 +93,8 @@ def format_choices(choices: Iterable[object]) -> str:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`did you mean 'patch'?`, or nothing if no choice is close to the word."""
+    from difflib import get_close_matches  # not needed unless there is an error
+
     near = get_close_matches(word, list(choices), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
 

@@ -4,7 +4,6 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
-from multiprocessing import active_children
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -116,6 +115,8 @@ def peak_memory(device: "torch.device") -> int:
 
     Workers count with their private memory at this moment: shared memory would be counted twice.
     """
+    from multiprocessing import active_children  # not needed for --help
+
     if device.type == "cuda":
         import torch
 
