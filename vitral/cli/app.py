@@ -1,4 +1,4 @@
-"""The command line: global options, options that several verbs share, errors in three lines, exit codes."""
+"""The command line: global options, errors in three lines, exit codes, progress."""
 
 import atexit
 import gc
@@ -15,10 +15,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from vitral import __version__
-from vitral.cli.terminal.completion import DATASETS, DEVICES, complete_name_or_path, complete_weights
 from vitral.cli.terminal.help import WIDEST, Program, Verb
 from vitral.cli.terminal.usage import usage_error
-from vitral.core.errors import ConfigError, VitralError, format_choices
+from vitral.core.errors import ConfigError, VitralError
 
 log = logging.getLogger("vitral")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -49,28 +48,13 @@ def verb(*examples: str) -> Callable[[Command], Command]:
     return app.command(cls=Verb, epilog="\n".join(examples))
 
 
-DATA_HELP = (
-    "A folder of images, a manifest, tar shards, Parquet or Arrow files, or a named dataset: "
-    f"{format_choices(DATASETS)}."
-)
-complete_data = complete_name_or_path(DATASETS)
-Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=complete_data)]
-MODEL_HELP = "A run, a bundle, weights of another library, or a name that vitral models lists, such as dinov2-small."
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_weights)]
-DEVICE_HELP = f"The device: {format_choices(DEVICES)}."
-SET_HELP = "Set any setting by its path, such as optimizer.lr=1e-3; repeatable."
-Settings = Annotated[
-    list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default="none")
-]
-TRUST_HELP = "Import classes of your own that settings, recipes or models name as file.py:Class; this runs their code."
-ROOT_HELP = "Folder with the files of a named dataset, such as ~/datasets."
-Root = Annotated[str, typer.Option(metavar="FOLDER", help=ROOT_HELP, show_default="/usr/share/datasets, ./data or .")]
-
-
 def _version(requested: bool) -> None:
     if requested:
         typer.echo(f"vitral {__version__}")
         raise typer.Exit
+
+
+TRUST_HELP = "Import classes of your own that settings, recipes or models name as file.py:Class; this runs their code."
 
 
 @app.callback()

@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from vitral.cli.app import parse_numbers, progress_bar, verb
+from vitral.cli.terminal import options
 from vitral.cli.terminal.completion import BENCH_ENGINES, MODELS, complete_list
+from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError
-from vitral.core.machine import cpu_count
 
 PEERS_HELP = (
     "Also measure timm, transformers, vit-pytorch, and timm's graph on ONNX Runtime and OpenVINO, where installed; "
@@ -20,27 +21,12 @@ ROUNDS_HELP = "How often each engine is measured; the median is shown."
 
 @verb("vitral bench --models Ti/16 --batches 8", "vitral bench --models runs/photos --engines eager,openvino")
 def bench(
-    threads: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Threads of each engine.", min=1, default_factory=cpu_count, show_default="one per core"
-        ),
-    ],
-    models: Annotated[
-        str, typer.Option(metavar="A,B", help=MODELS_HELP, autocompletion=complete_list(MODELS))
-    ] = "Ti/16,S/16,B/16",
-    batches: Annotated[str, typer.Option(metavar="N,M", help="Batch sizes, separated by commas.")] = "1,8,32",
-    engines: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help=ENGINES_HELP,
-            show_default="all that are installed",
-            autocompletion=complete_list(BENCH_ENGINES),
-        ),
-    ] = "",
+    threads: Annotated[int, option("N", "Threads of each engine.", min=1, **options.PER_CORE)],
+    models: Annotated[str, option("A,B", MODELS_HELP, complete=complete_list(MODELS))] = "Ti/16,S/16,B/16",
+    batches: Annotated[str, option("N,M", "Batch sizes, separated by commas.")] = "1,8,32",
+    engines: Annotated[str, option("A,B", ENGINES_HELP, "all that are installed", complete_list(BENCH_ENGINES))] = "",
     peers: Annotated[bool, typer.Option("--peers", help=PEERS_HELP)] = False,
-    rounds: Annotated[int, typer.Option(metavar="N", help=ROUNDS_HELP, min=1)] = 5,
+    rounds: Annotated[int, option("N", ROUNDS_HELP, min=1)] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with the time of every round.")] = False,
 ) -> None:
     """Measure the images per second of each engine on this machine.

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import MODEL_HELP, parse_numbers, verb
+from vitral.cli.app import parse_numbers, verb
+from vitral.cli.terminal import options
 from vitral.cli.terminal.completion import LIBRARIES, complete_from, complete_weights
+from vitral.cli.terminal.options import option
 from vitral.core.errors import format_choices
 
 log = logging.getLogger("vitral")
@@ -18,7 +20,6 @@ LAYERS_HELP = "Keep only these layers, counted from 0, such as 0,2,4."
 ARCH_HELP = (
     "The architecture of FROM by its name in timm, such as vit_base_patch16_224: for a file without config.json."
 )
-KEY_HELP = "The set of weights to read, in a file with several, such as state_dict_ema."
 FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several formats."
 
 
@@ -28,22 +29,16 @@ FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several f
     "vitral convert models/b16 models/b16-384 --image-size 384",
 )
 def convert(  # noqa: PLR0913, PLR0917, one parameter per option
-    source: Annotated[str, typer.Argument(metavar="FROM", help=MODEL_HELP, autocompletion=complete_weights)],
+    source: Annotated[str, typer.Argument(metavar="FROM", help=options.MODEL_HELP, autocompletion=complete_weights)],
     out: Annotated[str, typer.Argument(metavar="TO", help="The folder to create.")],
-    set_: Annotated[
-        list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default="none")
-    ],
-    to: Annotated[
-        str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP, autocompletion=complete_from(LIBRARIES))
-    ] = "vitral",
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="unchanged")] = "",
-    channels: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=CHANNELS_HELP, show_default="unchanged")
-    ] = None,
-    layers: Annotated[str, typer.Option(metavar="N,M", help=LAYERS_HELP, show_default="all")] = "",
-    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP, show_default="by the tensor names")] = "",
-    arch: Annotated[str, typer.Option(metavar="NAME", help=ARCH_HELP, show_default="by the tensors")] = "",
-    weights_key: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the only one")] = "",
+    set_: Annotated[list[str], options.settings_option(SET_HELP)],
+    to: Annotated[str, option("LIBRARY", TO_HELP, complete=complete_from(LIBRARIES))] = "vitral",
+    image_size: Annotated[str, option("SIZE", SIZE_HELP, "unchanged")] = "",
+    channels: Annotated[int | None, option("N", CHANNELS_HELP, "unchanged", min=1)] = None,
+    layers: Annotated[str, option("N,M", LAYERS_HELP, "all")] = "",
+    format: Annotated[str, option("NAME", FORMAT_HELP, "by the tensor names")] = "",
+    arch: Annotated[str, option("NAME", ARCH_HELP, "by the tensors")] = "",
+    weights_key: options.WeightsKey = "",
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
 ) -> None:
     """Convert weights between libraries, and verify the outputs.

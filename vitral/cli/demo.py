@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitral.cli.app import program, verb
+from vitral.cli.terminal.options import option
 from vitral.cli.train import show_run
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ NEXT = {
 
 
 @verb("vitral demo")
-def demo(
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder.", show_default="runs/sample")] = "",
-) -> None:
+def demo(out: Annotated[str, option("FOLDER", "New run folder.", "runs/sample")] = "") -> None:
     """Train on the bundled images for a minute and show predictions."""
     from vitral.core.machine import keep_freed_memory
     from vitral.runs.train import train

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitral.cli.app import verb
+from vitral.cli.terminal import options
 from vitral.cli.terminal.completion import MODELS, complete_name_or_path
+from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,10 +24,8 @@ NAME_HELP = "A model such as B/16 or R50+L/32, a JSON or YAML file of its config
 @verb("vitral describe B/16", "vitral describe S/16 --image-size 384 --set position=rope2d")
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP, autocompletion=complete_name_or_path(MODELS))],
-    set_: Annotated[
-        list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default="none")
-    ],
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="that of the model")] = "",
+    set_: Annotated[list[str], options.settings_option(SET_HELP)],
+    image_size: Annotated[str, option("SIZE", SIZE_HELP, "that of the model")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Show the shapes, parameters, multiply-adds and memory of a model."""

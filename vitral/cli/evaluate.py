@@ -5,41 +5,31 @@ from typing import Annotated, Any
 
 import typer
 
-from vitral.cli.app import DEVICE_HELP, Data, Model, Root, progress_bar, verb
-from vitral.cli.terminal.completion import DEVICES, EVALUATORS, SPLITS, complete_from, complete_list
+from vitral.cli.app import progress_bar, verb
+from vitral.cli.terminal import options
+from vitral.cli.terminal.completion import EVALUATORS, SPLITS, complete_from, complete_list
+from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
 
 WITH_HELP = f"Evaluators, separated by commas: {', '.join(EVALUATORS)}."
-WORKERS_HELP = "Processes that decode images, or auto, which is 0 on a CPU."
+SPLIT_HELP = "The split to evaluate on: test or val."
+SPLIT_DEFAULT = "test, or val where there is no test"
 
 
 @verb("vitral evaluate runs/photos photos/", "vitral evaluate runs/photos photos/ --with accuracy,knn --json")
 def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
-    model: Model,
-    data: Data,
-    with_: Annotated[
-        str, typer.Option("--with", metavar="A,B", help=WITH_HELP, autocompletion=complete_list(EVALUATORS))
-    ] = "accuracy",
-    split: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The split to evaluate on: test or val.",
-            show_default="test, or val where there is no test",
-            autocompletion=complete_from(SPLITS),
-        ),
-    ] = "",
+    model: options.Model,
+    data: options.Data,
+    with_: Annotated[str, option("A,B", WITH_HELP, True, complete_list(EVALUATORS), "--with")] = "accuracy",
+    split: Annotated[str, option("NAME", SPLIT_HELP, SPLIT_DEFAULT, complete_from(SPLITS))] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with the confusion matrix.")] = False,
-    root: Root = "",
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.")] = 64,
-    workers: Annotated[str, typer.Option(metavar="N", help=WORKERS_HELP)] = "auto",
-    device: Annotated[
-        str,
-        typer.Option(metavar="KIND", help=DEVICE_HELP, autocompletion=complete_from(DEVICES)),
-    ] = "auto",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of folds and few-shot draws.")] = 0,
+    root: options.Root = "",
+    batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 64,
+    workers: options.Workers = "auto",
+    device: options.Device = "auto",
+    seed: Annotated[int, option("N", "Random seed of folds and few-shot draws.", min=0)] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not cache features on disk.")] = False,
 ) -> None:
     """Measure the accuracy of a model, or the quality of its features.
@@ -56,8 +46,8 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     if workers != "auto" and not workers.isdecimal():
         message = f"expected a whole number of at least 0, or auto, got {workers!r}"
         raise ConfigError(message, code="config.wrong_type", where="--workers")
-    options = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
-    settings: Any = parse_settings(f"{name}={value}" for name, value in options.items())
+    given = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
+    settings: Any = parse_settings(f"{name}={value}" for name, value in given.items())
     settings |= {"cache": False} if no_cache else {}
     keep_freed_memory()
     evaluation = evaluate_model(model, data, **settings, with_=with_, split=split, root=root, progress=progress_bar)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import Model, complete_data, progress_bar, verb
+from vitral.cli.app import progress_bar, verb
+from vitral.cli.terminal import options
+from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -29,16 +31,14 @@ PNG_HELP = "Also write the figures as PNG files to this folder."
 
 @verb("vitral explain runs/photos cat.jpg", "vitral explain runs/photos cat.jpg --class dog --out dog.html")
 def explain(
-    model: Model,
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=complete_data)],
-    out: Annotated[
-        str, typer.Option(metavar="FILE", help="The page to write.", show_default="IMAGE.explain.html")
-    ] = "",
-    class_: Annotated[
-        str, typer.Option("--class", metavar="NAME", help="The class to explain.", show_default="the predicted one")
-    ] = "",
-    layers: Annotated[str, typer.Option(metavar="LIST", help=LAYERS_HELP, show_default="all")] = "",
-    png: Annotated[str, typer.Option(metavar="FOLDER", help=PNG_HELP, show_default="no PNG files")] = "",
+    model: options.Model,
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=options.complete_data)
+    ],
+    out: Annotated[str, option("FILE", "The page to write.", "IMAGE.explain.html")] = "",
+    class_: Annotated[str, option("NAME", "The class to explain.", "the predicted one", None, "--class")] = "",
+    layers: Annotated[str, option("LIST", LAYERS_HELP, "all")] = "",
+    png: Annotated[str, option("FOLDER", PNG_HELP, "no PNG files")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Skip occlusion and the faithfulness test.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print predictions and faithfulness as JSON.")] = False,
 ) -> None:

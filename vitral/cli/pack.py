@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import Data, Root, progress_bar, verb
+from vitral.cli.app import progress_bar, verb
+from vitral.cli.terminal import options
+from vitral.cli.terminal.options import option
 
 log = logging.getLogger("vitral")
 
@@ -15,12 +17,10 @@ OUT_HELP = "The folder to write to: new, empty, or left by an interrupted pack."
 
 @verb("vitral pack photos/ shards/", "vitral pack cifar10 shards/ --shard-size 1GB")
 def pack(
-    data: Data,
+    data: options.Data,
     out: Annotated[str, typer.Argument(metavar="OUT", help=OUT_HELP)],
-    shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Largest size of a shard, such as 64MB or 1GB.")
-    ] = "256MB",
-    root: Root = "",
+    shard_size: Annotated[str, option("SIZE", "Largest size of a shard, such as 64MB or 1GB.")] = "256MB",
+    root: options.Root = "",
 ) -> None:
     """Write a dataset as tar shards (WebDataset) with an index.
 

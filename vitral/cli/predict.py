@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import complete_data, verb
+from vitral.cli.app import verb
+from vitral.cli.terminal import options
 from vitral.cli.terminal.completion import ENGINES, PREDICTION_FORMATS, complete_from, complete_weights
+from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.core.imports import pause_gc
 
@@ -26,6 +28,7 @@ IMAGE_HELP = (
     "named dataset such as sample, or - for paths on stdin."
 )
 FORMAT_HELP = f"The output format: {format_choices(PREDICTION_FORMATS)}."
+FORMAT_DEFAULT = "by the suffix of --out, else table"
 FEATURES_HELP = "Write the features before the head, instead of classes, to this .npz or .parquet file."
 SHARD_HELP = "Predict one of N shards of the images, such as 2/8."
 OUT_HELP = "Write to this file, such as answers.csv, atomically. If it exists, nothing is done."
@@ -42,26 +45,16 @@ MERGE_HELP = "Tokens that every layer merges with similar ones, such as 8: faste
 def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_weights)],
-    image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=complete_data)],
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many classes to print for each image.")] = 5,
-    format: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=FORMAT_HELP,
-            show_default="by the suffix of --out, else table",
-            autocompletion=complete_from(PREDICTION_FORMATS),
-        ),
-    ] = "",
-    features: Annotated[str, typer.Option(metavar="FILE", help=FEATURES_HELP, show_default="classes")] = "",
-    shard: Annotated[str, typer.Option(metavar="I/N", help=SHARD_HELP, show_default="all images")] = "",
-    out: Annotated[str, typer.Option(metavar="FILE", help=OUT_HELP, show_default="stdout")] = "",
+    image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=options.complete_data)],
+    top: Annotated[int, option("N", "How many classes to print for each image.", min=1)] = 5,
+    format: Annotated[str, option("NAME", FORMAT_HELP, FORMAT_DEFAULT, complete_from(PREDICTION_FORMATS))] = "",
+    features: Annotated[str, option("FILE", FEATURES_HELP, "classes")] = "",
+    shard: Annotated[str, option("I/N", SHARD_HELP, "all images")] = "",
+    out: Annotated[str, option("FILE", OUT_HELP, "stdout")] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first file that cannot be read.")] = False,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.")] = 32,
-    engine: Annotated[
-        str, typer.Option(metavar="NAME", help=ENGINE_HELP, autocompletion=complete_from(ENGINES_OR_AUTO))
-    ] = "auto",
-    merge: Annotated[int, typer.Option(metavar="N", min=0, help=MERGE_HELP)] = 0,
+    batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 32,
+    engine: Annotated[str, option("NAME", ENGINE_HELP, complete=complete_from(ENGINES_OR_AUTO))] = "auto",
+    merge: Annotated[int, option("N", MERGE_HELP, min=0)] = 0,
 ) -> None:
     """Classify images.
 

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import DATA_HELP, DEVICE_HELP, Root, Settings, complete_data, verb
-from vitral.cli.terminal.completion import (
-    DEVICES,
-    MODELS,
-    RECIPES,
-    TASKS,
-    complete_from,
-    complete_name_or_path,
-    complete_weights,
-)
+from vitral.cli.app import verb
+from vitral.cli.terminal import options
+from vitral.cli.terminal.completion import complete_from
+from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,24 +18,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vitral")
 
-RECIPE_HELP = f"A recipe: a JSON or YAML file, or one of {', '.join(RECIPES)}."
-MODEL_HELP = "A model: a name such as S/16, or a JSON or YAML file of its config."
-WEIGHTS_HELP = (
-    "Weights to fine-tune: a run, a bundle, a checkpoint of another library, a short name such as dinov2-small "
-    "(see vitral models), or hf:owner/name."
-)
-ARCH_HELP = "The architecture of a weight file by its name in timm, such as vit_base_patch16_224."
-KEY_HELP = "The set of weights to read, in a file with several, such as state_dict_ema."
-SIZE_HELP = "Image size in pixels: 64, or 224x320 (height x width)."
-TASK_HELP = "What to train for: classify, or masked_patches, which needs no labels."
-WORKERS_HELP = "Processes that decode images, or auto, which is 0 on a CPU."
+PICKLE_HELP = "Read weights from a .pt or .pth (weights only)."
 TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m or 1h30m."
-OF_RECIPE = "that of the recipe"
 AUTO_RESUME_HELP = "Resume the run in --out if there is one, else start it there: for jobs that may be restarted."
 TRACKER_HELP = (
     "Send metrics to tensorboard, wandb or mlflow; repeatable. TensorBoard only writes files to the run folder. "
     "Example: --tracker wandb."
 )
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+TRACKER_DEFAULT = "tensorboard, where it is installed"
 PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train nothing."
 
 
@@ -52,88 +37,29 @@ PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train
     "vitral train --resume runs/photos",
 )
 def train(  # noqa: PLR0913, PLR0917, one parameter per option
-    set_: Settings,
-    data: Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=complete_data)] = "",
-    resume: Annotated[
-        str, typer.Option(metavar="RUN", help="Resume a run; takes only --tracker.", show_default="a new run")
-    ] = "",
-    recipe: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help=RECIPE_HELP,
-            show_default="chosen by the data",
-            autocompletion=complete_name_or_path(RECIPES),
-        ),
-    ] = "",
-    model: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help=MODEL_HELP,
-            show_default="that of the weights or the recipe",
-            autocompletion=complete_name_or_path(MODELS),
-        ),
-    ] = "",
-    weights: Annotated[
-        str,
-        typer.Option(
-            "--weights",
-            "--from",
-            metavar="WEIGHTS",
-            help=WEIGHTS_HELP,
-            show_default="random weights",
-            autocompletion=complete_weights,
-        ),
-    ] = "",
-    arch: Annotated[str, typer.Option(metavar="NAME", help=ARCH_HELP, show_default="by the tensors")] = "",
-    weights_key: Annotated[str, typer.Option(metavar="KEY", help=KEY_HELP, show_default="the only one")] = "",
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Read weights from a .pt or .pth (weights only).")
-    ] = False,
-    image_size: Annotated[
-        str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="that of the recipe or the weights")
-    ] = "",
-    epochs: Annotated[
-        float | None, typer.Option(metavar="N", help="Epochs, such as 20 or 0.5.", show_default=OF_RECIPE)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Images per step, over all processes.", show_default=OF_RECIPE)
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(metavar="RATE", help="Peak learning rate, such as 3e-4.", show_default=OF_RECIPE)
-    ] = None,
-    task: Annotated[
-        str,
-        typer.Option(metavar="KIND", help=TASK_HELP, show_default=OF_RECIPE, autocompletion=complete_from(TASKS)),
-    ] = "",
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed.", show_default=OF_RECIPE)] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND",
-            help=DEVICE_HELP,
-            show_default="auto",
-            autocompletion=complete_from(DEVICES),
-        ),
-    ] = "",
-    workers: Annotated[str, typer.Option(metavar="N", help=WORKERS_HELP, show_default="auto")] = "",
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder.", show_default="runs/NAME")] = "",
+    set_: options.Settings,
+    data: options.Data = "",
+    resume: Annotated[str, option("RUN", "Resume a run; takes only --tracker.", "a new run")] = "",
+    recipe: options.Recipe = "",
+    model: options.RunModel = "",
+    weights: options.Weights = "",
+    arch: options.Architecture = "",
+    weights_key: options.WeightsKey = "",
+    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help=PICKLE_HELP)] = False,
+    image_size: options.ImageSize = "",
+    epochs: Annotated[float | None, option("N", "Epochs, such as 20 or 0.5.", options.OF_RECIPE)] = None,
+    batch_size: Annotated[int | None, option("N", "Images per step, over all processes.", options.OF_RECIPE)] = None,
+    lr: Annotated[float | None, option("RATE", "Peak learning rate, such as 3e-4.", options.OF_RECIPE)] = None,
+    task: options.Task = "",
+    seed: Annotated[int | None, option("N", "Random seed.", options.OF_RECIPE)] = None,
+    device: options.Device = "",
+    workers: options.Workers = "",
+    out: Annotated[str, option("FOLDER", "New run folder.", "runs/NAME")] = "",
     auto_resume: Annotated[bool, typer.Option("--auto-resume", help=AUTO_RESUME_HELP)] = False,
-    time_limit: Annotated[
-        str, typer.Option(metavar="TIME", help=TIME_HELP, show_default="the epochs of the recipe")
-    ] = "",
-    tracker: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=TRACKER_HELP,
-            show_default="tensorboard, where it is installed",
-            autocompletion=complete_from(("tensorboard", "wandb", "mlflow")),
-        ),
-    ] = None,
+    time_limit: Annotated[str, option("TIME", TIME_HELP, "the epochs of the recipe")] = "",
+    tracker: Annotated[list[str] | None, option("NAME", TRACKER_HELP, TRACKER_DEFAULT, complete_from(TRACKERS))] = None,
     print_recipe: Annotated[bool, typer.Option("--print-recipe", help=PRINT_HELP)] = False,
-    root: Root = "",
+    root: options.Root = "",
 ) -> None:
     """Train or fine-tune a model, and write a run folder with a report.
 
@@ -149,11 +75,11 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     from vitral.runs.train import resume as resume_run
     from vitral.runs.train import train_request
 
-    options = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
-    options |= {"task": task, "seed": seed, "device": device, "root": root}
-    options |= {"arch": arch, "weights_key": weights_key, "allow_pickle": allow_pickle or None}
-    options |= {"workers": int(workers) if workers.isdecimal() else workers}
-    settings = {name: value for name, value in options.items() if value not in {"", None}} | parse_settings(set_)
+    values = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
+    values |= {"task": task, "seed": seed, "device": device, "root": root}
+    values |= {"arch": arch, "weights_key": weights_key, "allow_pickle": allow_pickle or None}
+    values |= {"workers": int(workers) if workers.isdecimal() else workers}
+    settings = {name: value for name, value in values.items() if value not in {"", None}} | parse_settings(set_)
     if auto_resume and not out:
         hint = "name the run folder: --out FOLDER --auto-resume"
         raise ConfigError("needs --out", code="config.missing_value", where="--auto-resume", hint=hint)
