@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitral.html.text import format_count, format_loss, format_points, percent, shorten
+from vitral.html.text import align_columns, format_count, format_loss, format_points, percent, shorten
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,13 @@ def test_a_loss_has_three_digits(value: float, shown: str) -> None:
 )  # fmt: skip
 def test_a_large_number_is_said_in_short(count: int, shown: str) -> None:
     assert format_count(count) == shown
+
+
+def test_columns_are_flush_left_or_right() -> None:
+    rows = [("a", "bb", "1"), ("ねこ", "b", "234")]
+    assert align_columns(rows) == ["a     bb  1", "ねこ  b   234"]
+    assert align_columns(rows, right=(0, 2)) == ["   a  bb    1", "ねこ  b   234"]
+    assert align_columns([("a", ""), ("b", "2", "3")], right=(1,)) == ["a", "b  2  3"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json as jsons
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 
 from vitral.cli.app import verb
 from vitral.core.errors import ConfigError
+from vitral.html.text import align_columns
 
 if TYPE_CHECKING:
     from vitral.explanation.walkthrough.cost import ModelCost
@@ -23,7 +24,6 @@ MIN_WIDTH = 60
 # Shown if no pattern is given: the sizes of the paper and of published weights.
 COMMON = ("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "L/14", "H/14", "g/14", "G/14", "R26+S/32",
           "R50+B/16", "R50x1")  # fmt: skip
-Row = tuple[str, ...]
 
 
 @verb("vitral models", "vitral models 'dinov2*'", "vitral models --recipes")
@@ -107,20 +107,12 @@ def _section(title: str, use: str, body: str, more: str) -> str:
     return "\n".join(filter(None, (f"{title} ({use})", body, more)))
 
 
-def _table(rows: Sequence[Row], right: Sequence[int]) -> list[str]:
-    """Rows in columns; those numbered in `right` are flush right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pads = [str.rjust if index in right else str.ljust for index in range(len(widths))]
-    lines = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
-    return [f"  {'  '.join(line).rstrip()}" for line in lines]
-
-
 def _architecture_table(costs: "dict[str, ModelCost]") -> str:
     rows = [("name", "parameters", "multiply-adds")]
     rows += [
         (name, f"{cost.parameters / 1e6:,.1f} M", f"{cost.multiply_adds / 1e9:,.2f} G") for name, cost in costs.items()
     ]
-    return "\n".join(_table(rows, right=(1, 2)))
+    return "\n".join(f"  {line}" for line in align_columns(rows, right=(1, 2)))
 
 
 def _wrap(text: str, first: str, indent: int) -> str:
@@ -152,7 +144,7 @@ def _weights_table(weights: "Iterable[PretrainedWeights]", hub_ids: bool) -> str
     from vitral.weights.pretrained import COLUMNS
 
     found = list(weights)
-    head, *lines = _table([COLUMNS, *(each.row() for each in found)], right=(2, 3))
+    head, *lines = align_columns([COLUMNS, *(each.row() for each in found)], right=(2, 3))
     if hub_ids:
         lines = [f"{line}\n    {each.source}" for line, each in zip(lines, found, strict=True)]
-    return "\n".join([head, *lines])
+    return "\n".join(f"  {line}" for line in (head, *lines))

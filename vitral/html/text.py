@@ -1,7 +1,7 @@
 """Numbers and names, formatted for readers."""
 
-from collections.abc import Sequence
-from itertools import zip_longest
+from collections.abc import Container, Sequence
+from itertools import count, zip_longest
 
 from rich.cells import cell_len, set_cell_size
 
@@ -42,10 +42,14 @@ def format_count(count: int) -> str:
     return f"{digits} {TIMES} 10{str(int(power)).translate(SUPERSCRIPTS)}"
 
 
-def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines, each column as wide as its widest cell."""
+def align_columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell; those with an index in `right` are flush right."""
     widths = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
-    return ["  ".join(map(set_cell_size, row, widths)).rstrip() for row in rows]
+
+    def fit(cell: str, width: int, column: int) -> str:
+        return f"{'':>{width - cell_len(cell)}}{cell}" if column in right else set_cell_size(cell, width)
+
+    return ["  ".join(map(fit, row, widths, count())).rstrip() for row in rows]
 
 
 def shorten(name: str, cells: int) -> str:

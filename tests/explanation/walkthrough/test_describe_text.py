@@ -9,7 +9,6 @@ from vitral.explanation.walkthrough.describe import (
     Description,
     MemoryUse,
     Part,
-    align_columns,
     describe,
     format_bytes,
 )
@@ -67,11 +66,6 @@ def test_an_amount_is_near_its_bytes() -> None:
         number, unit = format_bytes(size).split()
         assert float(number) * units[unit] == pytest.approx(size, rel=0.06)
         assert 1 <= float(number) < 1000
-
-
-def test_names_stand_left_and_numbers_right() -> None:
-    assert align_columns([("a", "bb", "1"), ("aaa", "b", "234")], left=2) == "a    bb    1\naaa  b   234"
-    assert align_columns([("a", "", ""), ("b", "2", "3")], left=1) == "a\nb  2  3"
 
 
 def test_a_table_made_by_hand() -> None:

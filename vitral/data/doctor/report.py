@@ -1,7 +1,7 @@
 """The diagnosis as text, which fits on a screen for most datasets, and as one HTML file with thumbnails."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import ceil, floor, log2, sqrt
 from pathlib import Path
 from textwrap import TextWrapper
@@ -28,7 +28,7 @@ from vitral.data.samples import SPLITS, Item, Samples, Split
 from vitral.data.thumbnails import thumbnail_url
 from vitral.html.charts import Axis, Chart, Dot, Line
 from vitral.html.page import plural, printable, render
-from vitral.html.text import format_count
+from vitral.html.text import align_columns, format_count
 
 COLUMNS = 100
 TEXT_CLASSES = 12
@@ -105,18 +105,13 @@ def _classes(samples: Samples) -> str:
         more = [f"... and {len(counts) - TEXT_CLASSES:,} more; these are the largest and the smallest"]
         counts = sorted(counts, key=lambda row: -sum(row[1]))
         counts = [*counts[: TEXT_CLASSES // 2], *counts[-TEXT_CLASSES // 2 :]]
-    rows = [(printable(name), *(f"{count:,}" for count in row)) for name, row in counts]
-    return "\n".join([*_table([("class", *_nonempty_splits(samples)), *rows]), *more])
+    rows = [(_cut(printable(name)), *(f"{count:,}" for count in row)) for name, row in counts]
+    return "\n".join([*align_columns([("class", *_nonempty_splits(samples)), *rows], right=range(1, 4)), *more])
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first column left-aligned and at most half a line wide, the others right-aligned."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    first = min(widths[0], COLUMNS // 2)
-    for name, *numbers in rows:
-        cut = name if cell_len(name) <= first else set_cell_size(name, first - 3) + "..."
-        cells = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:], strict=True))
-        yield "  ".join([set_cell_size(cut, first), *cells])
+def _cut(name: str) -> str:
+    """The name in at most half a line."""
+    return name if cell_len(name) <= COLUMNS // 2 else set_cell_size(name, COLUMNS // 2 - 3) + "..."
 
 
 def _files(diagnosis: Diagnosis) -> str:

@@ -1,7 +1,7 @@
 """`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to prediction."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple, Unpack
 
@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from vitral.core.config import Config, Size
 from vitral.explanation.walkthrough.equations import equations
+from vitral.html.text import align_columns
 from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
 from vitral.models.hooks import FlopCounter
 from vitral.models.registry import ModelLike, ModelOptions
@@ -62,7 +63,7 @@ class Description(Config):
         rows.append(("image", f"{self.channels} x {self.image.height} x {self.image.width}", "", "", ""))
         rows += [table_row(part) for part in self.parts if part.name == "pool" or is_counted(part)]
         total = f"{self.parameters:,}", f"{self.multiply_adds:,}", format_bytes(self.kept)
-        table = align_columns([*rows, ("total for one image", "", *total)], left=2)
+        table = "\n".join(align_columns([*rows, ("total for one image", "", *total)], right=range(2, 5)))
         if self.multiply_adds_in_full > self.multiply_adds:
             table += "\nOnly the class token is read, so the last block computes its row alone; in full: "
             table += f"{self.multiply_adds_in_full:,} multiply-adds."
@@ -71,8 +72,8 @@ class Description(Config):
         terms.append(f"{grid[0]} x {grid[1]} patches")
         sequence = f"sequence: {' + '.join(terms)} = {cls + registers + grid[0] * grid[1]} tokens"
         needs = [(str(need.batch), format_bytes(need.inference), format_bytes(need.training)) for need in self.needs]
-        memory = align_columns([("a batch of", "inference", "training"), *needs], left=1)
-        return "\n\n".join([table, sequence, memory, "\n".join(self.equations)])
+        memory = align_columns([("a batch of", "inference", "training"), *needs], right=(1, 2))
+        return "\n\n".join([table, sequence, "\n".join(memory), "\n".join(self.equations)])
 
 
 def is_counted(part: Part) -> bool:
@@ -91,15 +92,6 @@ def format_bytes(size: int) -> str:
         if size >= 0.99995 * scale:  # what would be rounded up to this unit is of this unit
             return f"{size / scale:.1f} {unit}"
     return f"{size} bytes"
-
-
-def align_columns(rows: Sequence[Row], left: int) -> str:
-    """Columns side by side, the first `left` of them flush left, the rest flush right."""
-    columns = []
-    for index, cells in enumerate(zip(*rows, strict=True)):
-        width = max(map(len, cells))
-        columns.append([cell.ljust(width) if index < left else cell.rjust(width) for cell in cells])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 class TableEntry(NamedTuple):
