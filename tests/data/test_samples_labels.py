@@ -53,6 +53,7 @@ def test_letters_that_fold_to_the_same_are_alike() -> None:
 def test_a_long_list_is_cut_after_five() -> None:
     assert format_names(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
     assert format_names(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
+    assert format_names([f"n{number}" for number in range(2000)], 2) == "n0, n1 and 1,998 more"
 
 
 def test_paths_do_not_enter_the_fingerprint(tmp_path: Path) -> None:

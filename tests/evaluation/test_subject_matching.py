@@ -1,11 +1,11 @@
 """A model and data that do not belong together are refused with both lists."""
 
 from tests.errors import raises
-from tests.evaluation.subjects import CLASSES, striped_model, stripes
+from tests.evaluation.subjects import striped_model, stripes
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
-from vitral.evaluation.subject import check_has_head, check_same_preprocessing, match_labels, shorten
+from vitral.evaluation.subject import check_has_head, check_same_preprocessing, match_labels
 
 
 def test_the_same_classes_have_the_same_labels() -> None:
@@ -34,12 +34,6 @@ def test_a_name_that_two_classes_have_cannot_be_matched() -> None:
     assert match_labels(stripes(names), striped_model(names).bundle).tolist() == [0, 1, 2, 3, 4]
     with raises("data.ambiguous_class", "crane"):
         match_labels(stripes(("ant", "crane")), striped_model(names).bundle)
-
-
-def test_long_lists_are_shortened_with_a_count() -> None:
-    assert shorten([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 992 more"
-    assert shorten(CLASSES) == "ant, bee, cat"
-    assert shorten(()) == "none"
 
 
 def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:

@@ -10,7 +10,6 @@ from vitral.inference.exported import (
     RunnerCheck,
     Trial,
     describe_files,
-    join_names,
     package_versions,
 )
 
@@ -52,9 +51,9 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
 
 
 def test_of_many_parts_the_first_are_named() -> None:
-    parts = [f"blocks.{layer}.mlp" for layer in range(12)]
-    assert join_names(parts[:2]) == "blocks.0.mlp, blocks.1.mlp"
-    assert join_names(parts).endswith("blocks.4.mlp, blocks.5.mlp and 6 more")
+    parts = tuple(f"blocks.{layer}.mlp" for layer in range(12))
+    chosen = Quantization(method="static", layers=0, floats=parts, calibrated=1, float_rate=4.0, trials=())
+    assert chosen.lines()[0].endswith("head, blocks.0.mlp, blocks.1.mlp, blocks.2.mlp, blocks.3.mlp and 8 more")
 
 
 def test_the_check_of_the_runner_is_told_in_a_line() -> None:

@@ -150,10 +150,10 @@ class StratifiedSplit(Config):
 MAX_NAMES = 5  # of a long list, in a message
 
 
-def format_names(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str], most: int = MAX_NAMES) -> str:
     """The first few names and the number of the others."""
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # Called with each structural fault of a dataset. If it returns, the source goes on without the faulty part.

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vitral.core.config import Config
-from vitral.evaluation.subject import Labels, SubjectModel, shorten
+from vitral.data.samples import format_names
+from vitral.evaluation.subject import MAX_NAMES, Labels, SubjectModel
 
 BIAS = 100.0  # the constant feature; large, so that the bias is hardly regularized
 EPSILON = 1e-5  # added to the standard deviation
@@ -69,7 +70,8 @@ class FewShotEvaluator(Config):
         test = Images(test_set.values.numpy(), test_set.labels.numpy())
         train = Images(train_set.values.numpy(), train_set.labels.numpy())
         rows = [evaluate_shots(train, test, len(classes), shots, seeds) for shots in self.shots if not few[shots]]
-        skipped = [f"{shots} shots: too few training images of {shorten(few[shots])}" for shots in few if few[shots]]
+        lacking = {shots: format_names(names, MAX_NAMES) for shots, names in few.items() if names}
+        skipped = [f"{shots} shots: too few training images of {names}" for shots, names in lacking.items()]
         return FewShotResult(images=len(test.labels), seeds=tuple(seeds), rows=tuple(rows), skipped=tuple(skipped))
 
 

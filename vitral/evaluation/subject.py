@@ -5,7 +5,7 @@ B images of a batch, N of a split, H x W pixels, C channels, D width, K classes.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +22,7 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError, DataError, WeightsError
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import SamplingPlan, Sequential
-from vitral.data.samples import SPLITS, Samples, Split
+from vitral.data.samples import SPLITS, Samples, Split, format_names
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.evaluation.feature_cache import FeatureCache, cache_key
 from vitral.models.base import Model
@@ -150,13 +150,16 @@ def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
     counts = Counter(bundle.classes)
     if missing := [name for name in samples.classes if name not in counts]:
         message = (
-            f"the model lacks {len(missing):,} of the {len(samples.classes):,} classes of the data: {shorten(missing)}."
-            f" The data has {shorten(samples.classes)}. The model has {shorten(bundle.classes)}"
+            f"the model lacks {len(missing):,} of the {len(samples.classes):,} classes of the data: "
+            f"{format_names(missing, MAX_NAMES)}. The data has {format_names(samples.classes, MAX_NAMES)}. "
+            f"The model has {format_names(bundle.classes, MAX_NAMES) or 'none'}"
         )
         hint = f"use data with the model's classes, or {FEATURES_HINT}"
         raise DataError(message, code="data.unknown_class", where=samples.where, hint=hint)
     if repeated := [name for name in samples.classes if counts[name] > 1]:
-        message = f"the model has several classes named {shorten(repeated)}: labels cannot be matched by name"
+        message = (
+            f"the model has several classes named {format_names(repeated, MAX_NAMES)}: labels cannot be matched by name"
+        )
         hint = "give the data all classes of the model, in the model's order"
         raise DataError(message, code="data.ambiguous_class", where=samples.where, hint=hint)
     numbers = {name: label for label, name in enumerate(bundle.classes)}
@@ -178,12 +181,6 @@ def check_same_preprocessing(needed: Preprocessing, given: Preprocessing) -> Non
         message = "; ".join(differing)
         hint = "leave it out: the bundle has its own; use --with resolution for other image sizes"
         raise ConfigError(message, code="config.conflict", where="preprocessing", hint=hint)
-
-
-def shorten(names: Sequence[str]) -> str:
-    """`ant, bee, cat and 7 more`."""
-    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
-    return f"{', '.join(names[:MAX_NAMES]) or 'none'}{more}"
 
 
 # A progress bar of a total; the function it gives is called with how many more are done.

@@ -6,7 +6,6 @@ Nothing here imports torch.
 import hashlib
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.formats import upgrade_json
 from vitral.core.storage import wrap_read_errors
+from vitral.data.samples import format_names
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.engine import (
     Engine,
@@ -119,12 +119,6 @@ class TensorSpec(Config):
     shape: tuple[int | str, ...]  # a name for a dynamic dimension
 
 
-def join_names(parts: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(parts) - MAX_NAMES} more" if len(parts) > MAX_NAMES else ""
-    return ", ".join(parts[:MAX_NAMES]) + more
-
-
 class Trial(Config):
     """One quantization that was tried, and its result."""
 
@@ -139,7 +133,7 @@ class Trial(Config):
     def line(self) -> str:
         """The trial as text."""
         lost = "" if self.lost is None else f", accuracy {100 * (0 - self.lost):+.2f} points"
-        kept = f" with {join_names(self.floats)} in float32" if self.floats else ""
+        kept = f" with {format_names(self.floats, MAX_NAMES)} in float32" if self.floats else ""
         verdict = "accepted" if self.holds else "rejected"
         return f"int8, {self.method}{kept}: same top-1 for {self.agreement or 0:.2%}{lost}: {verdict}"
 
@@ -158,7 +152,7 @@ class Quantization(Config):
         """The choice as text."""
         rates = [f"{each.method} {each.rate:.1f}" for each in self.trials if each.rate is not None]
         rates.append(f"float32 {self.float_rate:.1f}")
-        kept = join_names(("patch embedding", "head", *self.floats))
+        kept = format_names(("patch embedding", "head", *self.floats), MAX_NAMES)
         return [f"int8, {self.method}: {', '.join(rates)} images per second; kept in float32: {kept}"]
 
 
