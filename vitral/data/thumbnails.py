@@ -33,10 +33,12 @@ def picture_url(pixels: Pixels) -> str:
     return encode_picture(picture, "png" if max(picture.size) < THUMBNAIL_SIDE else "jpeg")
 
 
-def encode_picture(picture: Image.Image, kind: Literal["png", "jpeg"]) -> str:
-    """A data URL of a picture."""
+def encode_picture(
+    picture: Image.Image, kind: Literal["png", "jpeg"], quality: int = JPEG_QUALITY, optimize: bool = False
+) -> str:
+    """A data URL of a picture; `quality` is for a JPEG, `optimize` makes a PNG smaller."""
     stream = BytesIO()
-    picture.save(stream, kind, **({"quality": JPEG_QUALITY} if kind == "jpeg" else {}))
+    picture.save(stream, kind, quality=quality, optimize=optimize)
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 

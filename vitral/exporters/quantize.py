@@ -20,7 +20,6 @@ against 0.034).
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +30,7 @@ from vitral.core.errors import ConfigError, VitralError
 from vitral.core.imports import load_onnxruntime
 from vitral.exporters.targets import OnnxBasedTarget, serialize_for_export
 from vitral.exporters.verify import INT8, find_violations
+from vitral.inference.engines.auto import time_engines
 from vitral.inference.engines.engine import INPUT_NAME, Engine, PixelBatch
 from vitral.inference.engines.onnxruntime import ALL_THREADS, make_session
 from vitral.inference.exported import Certificate, Method, Quantization, Trial
@@ -38,7 +38,7 @@ from vitral.inference.exported import Certificate, Method, Quantization, Trial
 log = logging.getLogger("vitral")
 WITHOUT = "remove --int8"
 SENSITIVITY_IMAGES = 16
-TIMED, ROUNDS = 8, 3  # images a run, and runs
+TIMED = 8  # images
 # With dynamic ranges an output depends on the rest of the batch: chosen only for a clear gain in speed.
 PREFERENCE: dict[Method, float] = {"dynamic": 1.0, "static": 1.1}
 SENSITIVE = ("body.stem.", "head.")  # always in float32: quantized patches multiply the error
@@ -141,7 +141,8 @@ def quantize(job: QuantizationJob) -> tuple[onnx.ModelProto, Quantization]:
             code="export.int8_inaccurate",
             hint=f"{WITHOUT}, or train the model further: low-confidence predictions change easily",
         )
-    rates = measure_throughput(engines, job.calibration[:TIMED])
+    seconds = time_engines(engines, job.calibration[:TIMED])
+    rates = {name: 1 / each for name, each in seconds.items()}
     timed = tuple(each.model_copy(update={"rate": rates[each.method] if each.holds else None}) for each in trials)
     chosen = max(models, key=lambda method: rates[method] * PREFERENCE[method])
     floats = next(each.floats for each in timed if each.holds and each.method == chosen)
@@ -199,15 +200,3 @@ def group_of(layer: str) -> str:
     """The modules that stay in float32 together: `blocks.0.mixer` or `blocks.0.mlp`."""
     *modules, _ = layer.removeprefix("body.").split(".")
     return ".".join(modules[:3])
-
-
-def measure_throughput(engines: dict[str, Engine], pixels: PixelBatch) -> dict[str, float]:
-    """Images per second of each engine: the best of interleaved runs."""
-    best = dict.fromkeys(engines, float("inf"))
-    for round_ in range(ROUNDS + 1):  # the first is a warm-up
-        for name, engine in engines.items():
-            started = perf_counter()
-            engine.run(pixels)
-            if round_:
-                best[name] = min(best[name], perf_counter() - started)
-    return {name: len(pixels) / seconds for name, seconds in best.items()}

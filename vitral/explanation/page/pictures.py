@@ -6,7 +6,6 @@ h x w pixels, C channels, R x S patches, n filters.
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.thumbnails import to_rgb_image
+from vitral.data.thumbnails import encode_picture, to_rgb_image
 from vitral.explanation.attention_distance import pool_attention, sum_cells
 from vitral.explanation.explanation import Array, Explanation
 from vitral.models.base import Grid, Layout
@@ -117,23 +116,17 @@ def encode_image(pixels: Pixels, side: int = 1024, quality: int = 86) -> str:
     if max(picture.size) <= MAX_PNG_SIDE:
         return encode_png(np.asarray(picture))
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return _data_uri(picture, "jpeg", quality=quality)
+    return encode_picture(picture, "jpeg", quality)
 
 
 def encode_png(pixels: Pixels) -> str:
     """The image (h, w, 3) as a data URI, as PNG."""
-    return _data_uri(Image.fromarray(pixels), "png", optimize=True)
+    return encode_picture(Image.fromarray(pixels), "png", optimize=True)
 
 
 def scale_to_unit(values: NDArray[Any]) -> NDArray[Any]:
     """Values divided by their largest magnitude."""
     return values / max(float(np.abs(values).max(initial=0)), float(np.finfo(np.float32).tiny))
-
-
-def _data_uri(picture: Image.Image, kind: str, **options: object) -> str:
-    stream = BytesIO()
-    picture.save(stream, kind, **options)
-    return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 
 def encode_images(pictures: Sequence[Pixels], max_bytes: int) -> tuple[str, ...]:

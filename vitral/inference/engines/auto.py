@@ -196,7 +196,7 @@ def measure_engines(workload: Workload, engines: EngineBuilders, key: str) -> En
     for kind in candidates:
         try:
             for pixels in noise.values():
-                engines[kind].get().run(pixels)  # warms up
+                engines[kind].get().run(pixels)  # builds it
         except ConfigError as error:
             unsupported[kind] = error.message
         except Exception as error:  # packages have their own errors; other engines may work
@@ -222,7 +222,7 @@ def rejection_lines(unsupported: Mapping[str, str], failed: Mapping[str, str]) -
 def time_engines(engines: Mapping[str, Engine], pixels: PixelBatch) -> dict[str, float]:
     """Seconds an image in the fastest round of each engine. The engines take turns, so that noise affects all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS):  # the first warms up
         for name, engine in engines.items():
             started = time.perf_counter()
             engine.run(pixels)
