@@ -30,9 +30,8 @@ from vitral.data.datasets.files import (
 from vitral.data.datasets.huggingface import holds_tables
 from vitral.data.datasets.manifest import DELIMITERS, MANIFEST_SUFFIXES, read_json_lines, read_table
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.data.datasets.shards import DRAFT, INDEX, list_members, parse_index
+from vitral.data.datasets.shards import DRAFT, INDEX, find_tars, list_members, read_index, unfinished_pack
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
-from vitral.data.datasets.urls import is_pattern, is_tar, list_tars
 from vitral.data.samples import Samples, Store
 
 COLUMN = "path"
@@ -117,14 +116,8 @@ class MissingImage:
         raise self.error
 
 
-@dataclass(frozen=True)
-class UnlistedImages:
+class UnlistedImages(MissingImage):
     """A folder, list or tar that could not be listed to its end; reading it raises the error."""
-
-    error: DataError
-
-    def read(self) -> bytes:
-        raise self.error
 
 
 def manifest_paths(manifest: str) -> Iterator[str]:
@@ -258,11 +251,11 @@ def _expand_input(text: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
     path = os.path.expanduser(text)
     if os.path.lexists(path):
         return _images_at_path(path)
-    if is_tar(path) and is_pattern(path):
-        return tar_images(list_tars(path))
+    if urls.is_tar(path) and urls.is_pattern(path):
+        return tar_images(urls.list_tars(path))
     if urls.BRACES.search(path) and not any(map(_is_there, _glob(path))):  # braces may be part of a name
         return find_images(urls.expand_braces(path), stdin)
-    if is_pattern(path):
+    if urls.is_pattern(path):
         hint = "list the folder, and correct the pattern"
         error = DataError("no image matches the pattern", code="data.not_found", where=path, hint=hint)
         return _at_least_one(_glob(path), error)
@@ -282,7 +275,7 @@ def _images_at_path(path: str) -> Iterator[ImageRef]:
         hint = "give a folder with JPEG or PNG files"
         error = DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint)
         return _at_least_one(images_below(path), error)
-    if is_tar(path):
+    if urls.is_tar(path):
         return tar_images([path])
     if not is_image(path):
         identity(path)  # a broken link may have been a folder of many
@@ -295,7 +288,7 @@ def _dataset_images(where: str, samples: Samples) -> Iterator[ImageRef]:
 
 
 def _is_there(image: ImageRef) -> bool:
-    return not isinstance(image.source, MissingImage | UnlistedImages)
+    return not isinstance(image.source, MissingImage)
 
 
 def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
@@ -314,9 +307,8 @@ def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
 def pack_images(folder: str) -> Iterator[ImageRef]:
     """The images of a folder that `vitral pack` wrote, by their original names."""
     if INDEX not in urls.file_sizes(folder):
-        hint = "run vitral pack again with the same data: it resumes"
-        raise DataError("an unfinished pack", code="data.unfinished_pack", where=folder, hint=hint)
-    for shard in parse_index(urls.read_whole(urls.join(folder, INDEX)), urls.join(folder, INDEX)).shards:
+        raise unfinished_pack(folder)
+    for shard in read_index(folder).shards:
         tar = urls.join(folder, shard.file)
         for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
             yield ImageRef(f"{folder.rstrip('/')}/{name}", ByteRange(tar, start, length))
@@ -324,21 +316,8 @@ def pack_images(folder: str) -> Iterator[ImageRef]:
 
 def remote_images(address: str) -> Iterator[ImageRef]:
     """The images of remote tar shards (`s3://bucket/set/*.tar`), or of a remote pack or folder of tars."""
-    if address.startswith(("http://", "https://")) and not is_tar(address):
-        message = "a web address; vitral does not download single images"
-        hint = "download it and give the file; only tar shards (.tar) are read remotely"
-        raise DataError(message, code="data.remote_address", where=address, hint=hint)
-    urls.check_protocol(address)
-    if is_tar(address) or is_pattern(address):
-        return tar_images(list_tars(address))
-    beside = urls.file_sizes(address)
-    if INDEX in beside or DRAFT in beside:
-        return pack_images(address)
-    found = [urls.join(address, name) for name in beside if is_tar(name)]
-    if not found:
-        hint = "give the folder of the shards, or a pattern of them"
-        raise DataError("no tar files in it", code="data.empty", where=address, hint=hint)
-    return tar_images(found)
+    tars = find_tars(address)
+    return tar_images(tars) if tars else pack_images(address)
 
 
 def images_below(folder: str, ancestors: tuple[Identity, ...] = ()) -> Iterator[ImageRef]:
@@ -356,7 +335,7 @@ def images_below(folder: str, ancestors: tuple[Identity, ...] = ()) -> Iterator[
             for name in listing.folders:
                 yield from images_below(os.path.join(folder, name), listing.ancestors)
         else:
-            yield from tar_images([os.path.join(folder, name) for name in listing.others if is_tar(name)])
+            yield from tar_images([os.path.join(folder, name) for name in listing.others if urls.is_tar(name)])
     except DataError as error:
         yield ImageRef(error.where or folder, UnlistedImages(error))
 
@@ -409,6 +388,6 @@ def _images_of_match(path: str) -> Iterator[ImageRef]:
     """The images of a file or folder that matches; other files are skipped."""
     if os.path.isdir(path):
         return images_below(path)
-    if is_tar(path):
+    if urls.is_tar(path):
         return tar_images([path])
     return iter([ImageRef(path, FileSource(path))] if is_image(path) and os.path.lexists(path) else [])

@@ -16,19 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vitral.core.errors import DataError, format_choices
-from vitral.data.datasets.arrays import (
-    IMAGES,
-    ArrayStore,
-    IdxReader,
-    LabeledImages,
-    Reader,
-    bad_archive,
-    check_labels,
-    list_items,
-    load_once,
-    open_arrays,
-    read_gzip,
-)
+from vitral.data.datasets import arrays
+from vitral.data.datasets.arrays import IdxReader, LabeledImages, Reader, bad_archive
 from vitral.data.datasets.cifar import find_cifar
 from vitral.data.samples import Row, Samples, Split, StratifiedSplit, build_samples
 
@@ -50,7 +39,7 @@ class BundledReader:
 
 def open_sample() -> Samples:
     """The bundled images as samples."""
-    return open_arrays("sample", CLASSES, BundledReader())
+    return arrays.open_arrays("sample", CLASSES, BundledReader())
 
 
 FILE = "digits.csv.gz"
@@ -71,7 +60,7 @@ class DigitsReader:
 
     def load(self, part: str) -> LabeledImages:
         path = Path(self.folder, FILE)
-        lines = read_gzip(path).split()
+        lines = arrays.read_gzip(path).split()
         try:
             table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
         except (ValueError, OverflowError) as error:
@@ -79,7 +68,7 @@ class DigitsReader:
         if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
             raise bad_archive(f"expected lines of 64 numbers from 0 to {HIGHEST} and a label", path)
         pixels = ((table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST).astype(np.uint8).reshape(-1, 8, 8)
-        return check_labels(pixels, table[:, -1], len(DIGITS), str(path), str(path))
+        return arrays.check_labels(pixels, table[:, -1], len(DIGITS), str(path), str(path))
 
 
 def scikit_learn_folders() -> list[Path]:
@@ -111,7 +100,7 @@ class NamedDataset(NamedTuple):
     first_labels: tuple[int, ...] = ()  # of datasets whose files have the same names
 
 
-IDX_FILES = f"its four files (train-{IMAGES}[.gz] and so on)"
+IDX_FILES = f"its four files (train-{arrays.IMAGES}[.gz] and so on)"
 NAMED_DATASETS = {
     "fashion-mnist": NamedDataset(
         CLASSES,
@@ -157,9 +146,9 @@ def open_named(name: str, val_split: StratifiedSplit, root: str) -> Samples:
     reader, folder = _find(name, root)
     note = f"read from {folder}"
     if isinstance(reader, DigitsReader):
-        rows = [Row(item.name, DIGITS[item.label], "train") for item in list_items(reader, name, "train")]
-        return build_samples(name, rows, ArrayStore(name, reader), val_split, [note])
-    samples = open_arrays(name, NAMED_DATASETS[name].classes, reader, (note,))
+        rows = [Row(item.name, DIGITS[item.label], "train") for item in arrays.list_items(reader, name, "train")]
+        return build_samples(name, rows, arrays.ArrayStore(name, reader), val_split, [note])
+    samples = arrays.open_arrays(name, NAMED_DATASETS[name].classes, reader, (note,))
     _check_not_another(name, reader, folder)
     return samples
 
@@ -194,7 +183,7 @@ def _candidates(name: str, root: str) -> Iterator[Path]:
 
 def _check_not_another(name: str, reader: Reader, folder: Path) -> None:
     """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the first labels differ."""
-    first_labels = tuple(load_once(reader, "train").labels[:10].tolist())
+    first_labels = tuple(arrays.load_once(reader, "train").labels[:10].tolist())
     for other, known in NAMED_DATASETS.items():
         if other != name and known.first_labels == first_labels:
             message, hint = f"holds {other}, not {name}", f"open it as {other}"

@@ -24,20 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.core.errors import DataError, format_choices
+from vitral.data.datasets import urls
 from vitral.data.datasets.files import is_image, is_litter, parse_json, suffix
-from vitral.data.datasets.urls import (
-    check_protocol,
-    exists,
-    file_sizes,
-    is_pattern,
-    is_remote,
-    is_tar,
-    join,
-    list_tars,
-    open_file,
-    read_range,
-    read_whole,
-)
 from vitral.data.samples import (
     SPLIT_ALIASES,
     SPLITS,
@@ -297,7 +285,7 @@ class ShardStore:
 
     def read(self, name: str) -> bytes:
         at = self._find(name)
-        return read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
+        return urls.read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
 
     def address(self, name: str) -> str:
         return f"{self.paths[self.shards[self._find(name)]]}: {name}"
@@ -325,46 +313,59 @@ log = logging.getLogger(__name__)
 
 def names_shards(path: str) -> bool:
     """Whether the path is a URL, a tar, a pattern of tars, a pack, or a folder of tars without folders or images."""
-    if is_remote(path):
+    if urls.is_remote(path):
         return True
     if not os.path.isdir(path):
-        return is_tar(path) and (os.path.exists(path) or is_pattern(path))
+        return urls.is_tar(path) and (os.path.exists(path) or urls.is_pattern(path))
     with os.scandir(path) as entries:
         seen = [entry for entry in entries if not entry.name.startswith(".")]
     if any(entry.name in (INDEX, DRAFT) for entry in seen):
         return True
     beside = any(entry.is_dir() or is_image(entry.name) for entry in seen)
-    return not beside and any(is_tar(entry.name) for entry in seen)
+    return not beside and any(urls.is_tar(entry.name) for entry in seen)
 
 
 def open_shards(where: str, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
     """The samples of a pack, or of the tars at a path, a pattern or a URL."""
-    if where.startswith(("http://", "https://")) and not is_tar(where):
-        hint = "download it and give the folder; only tar shards (.tar) are read from a URL"
+    tars = find_tars(where)
+    return _from_tars(where, tars, val_split, on_fault) if tars else _from_index(where, on_fault)
+
+
+def find_tars(where: str) -> list[str]:
+    """The tars at a path, a pattern or a URL; none for a pack, which has an index."""
+    if where.startswith(("http://", "https://")) and not urls.is_tar(where):
+        hint = "download it and give the file or folder; only tar shards (.tar) are read from a URL"
         raise DataError("a URL, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
-    check_protocol(where)
-    if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
-        return _from_tars(where, list_tars(where), val_split, on_fault)
-    beside = file_sizes(where)
+    urls.check_protocol(where)
+    if (urls.is_tar(where) or urls.is_pattern(where)) and not os.path.isdir(where):
+        return urls.list_tars(where)
+    beside = urls.file_sizes(where)
+    found = [urls.join(where, name) for name in beside if urls.is_tar(name)]
     if INDEX in beside:
-        return _from_index(where, beside, on_fault)
-    found = [join(where, name) for name in beside if is_tar(name)]
+        return []
     if DRAFT in beside:
-        raise _unfinished(where)
+        raise unfinished_pack(where)
     if not found:
         hint = "give the folder of the shards, or a pattern that matches them"
         raise DataError("no tar files in it", code="data.empty", where=where, hint=hint)
-    return _from_tars(where, found, val_split, on_fault)
+    return found
 
 
-def _unfinished(where: str) -> DataError:
+def unfinished_pack(where: str) -> DataError:
+    """The error for a pack that was stopped."""
     hint = "run vitral pack again with the same data: it continues where it stopped"
     return DataError("an unfinished pack", code="data.unfinished_pack", where=where, hint=hint)
 
 
-def _from_index(where: str, beside: dict[str, int], on_fault: OnFault) -> Samples:
+def read_index(folder: str) -> Index:
+    """The index of a pack."""
+    path = urls.join(folder, INDEX)
+    return parse_index(urls.read_whole(path), path)
+
+
+def _from_index(where: str, on_fault: OnFault) -> Samples:
     """A pack has the items, in the order, that the dataset had before it was packed."""
-    classes, notes, _, listed = parse_index(read_whole(join(where, INDEX)), join(where, INDEX))
+    beside, (classes, notes, _, listed) = urls.file_sizes(where), read_index(where)
     shards: list[Shard] = []
     for shard in listed:
         if beside.get(shard.file) == shard.bytes:
@@ -373,10 +374,10 @@ def _from_index(where: str, beside: dict[str, int], on_fault: OnFault) -> Sample
             found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
             message, hint = f"expected {shard.bytes:,} bytes, found {found}", f"download it again, or {AGAIN}"
             code = "data.bad_archive" if shard.file in beside else "data.missing_file"
-            on_fault(DataError(message, code=code, where=join(where, shard.file), hint=hint))
+            on_fault(DataError(message, code=code, where=urls.join(where, shard.file), hint=hint))
     items = [item for shard in shards for item in map(Item, shard.names, shard.labels, repeat(shard.split))]
     store = build_store(
-        [join(where, shard.file) for shard in shards],
+        [urls.join(where, shard.file) for shard in shards],
         [item.name for item in items],
         [number for number, shard in enumerate(shards) for _ in shard.names],
         [start for shard in shards for start in shard.starts],
@@ -388,8 +389,8 @@ def _from_index(where: str, beside: dict[str, int], on_fault: OnFault) -> Sample
 def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit, on_fault: OnFault) -> Samples:
     prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
     parent = prefix[: prefix.rfind("/") + 1]
-    if exists(f"{parent}{DRAFT}"):
-        raise _unfinished(parent)
+    if urls.exists(f"{parent}{DRAFT}"):
+        raise unfinished_pack(parent)
     log.info("reading the headers of %s tars; vitral pack makes an index that avoids this", f"{len(paths):,}")
     classes = _listed_classes(f"{parent}{CLASSES}", on_fault)
     found: list[tuple[int, TarSample, str]] = []  # the index of the path, the sample, its class
@@ -414,7 +415,7 @@ def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit, on_
 
 def _scan(path: str) -> TarScan:
     try:
-        with open_file(path) as file:
+        with urls.open_file(path) as file:
             return scan_tar(file, path)
     except DataError as fault:  # the file cannot be opened or read
         return TarScan([], [fault])
@@ -422,9 +423,9 @@ def _scan(path: str) -> TarScan:
 
 def _listed_classes(path: str, on_fault: OnFault) -> tuple[str, ...]:
     """The classes that a file beside the shards lists, one a line; none if there is no such file, or a faulty one."""
-    if not exists(path):
+    if not urls.exists(path):
         return ()
-    lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
+    lines = urls.read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
     classes = tuple(normalize_unicode(line.removesuffix("\r")) for line in lines)
     if len(set(classes)) != len(classes) or "" in classes:
         message, hint = "a repeated class or an empty line", "write one class a line, in the order of their numbers"
