@@ -27,8 +27,8 @@ from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import build_loader
 from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder
 from vitral.runs.messages import data_arguments, describe_model
-from vitral.runs.options import RUN_OPTIONS, TrainOptions
-from vitral.runs.request import RunRequest, data_recipe, open_samples, resolve
+from vitral.runs.options import TrainOptions
+from vitral.runs.request import RunRequest, data_recipe, open_samples, request_from_options, resolve
 
 UNLABELED_TASK = "masked_patches"
 OPTIONS = ("image_size", "root", "task", "weights")  # settings with an option of their own on the command line
@@ -49,9 +49,8 @@ def check(
     files, by default one per core.
     """
     workers = options.pop("workers", "auto")
-    settings = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
     with trusted(options.get("trust", False)):
-        request = RunRequest(data, val, recipe, model, {**settings, **options.get("settings", {})})
+        request = request_from_options(data, val, recipe, model, options)
         return check_request(request, cpu_count() if workers == "auto" else workers)
 
 

@@ -17,12 +17,13 @@ from vitral.data.datasets.torch_dataset import DatasetStore, gives_tensors, open
 from vitral.data.loading.sampler import subset
 from vitral.data.samples import OnFault, Samples, refuse
 from vitral.data.transforms.preprocessing import Normalize
-from vitral.models.registry import model_config
+from vitral.models.registry import ModelLike, model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.paper import nearest_image_size
 from vitral.recipes.recipe import Recipe, load_recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
+from vitral.runs.options import RUN_OPTIONS, TrainOptions
 from vitral.weights.adapt import adapt_preprocessing
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import pinned_name
@@ -55,6 +56,18 @@ class ResolvedRun(NamedTuple):
     samples: Samples
     reason: str
     source: OpenedModel | None  # the weights to start from
+
+
+def request_from_options(
+    data: str | Path | Dataset[Any],
+    val: Dataset[Any] | None,
+    recipe: str | Path | Recipe,
+    model: ModelLike,
+    options: TrainOptions,
+) -> RunRequest:
+    """The request of a call of `train` or `check`; `settings` come after the other options."""
+    settings = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+    return RunRequest(data, val, recipe, model, {**settings, **options.get("settings", {})})
 
 
 def resolve(request: RunRequest, samples: Samples | None = None) -> ResolvedRun:

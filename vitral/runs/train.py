@@ -27,10 +27,10 @@ from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback,
 from vitral.runs.callbacks.trackers import open_trackers, read_ids
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
 from vitral.runs.messages import format_commands, next_commands, resume_command, run_card, suggest_weights
-from vitral.runs.options import RUN_OPTIONS, TrainOptions
+from vitral.runs.options import TrainOptions
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
 from vitral.runs.report.report import ReportEvaluation
-from vitral.runs.request import RunRequest, resolve
+from vitral.runs.request import RunRequest, request_from_options, resolve
 from vitral.runs.session import Session
 from vitral.tasks.task import Task
 from vitral.training.budget import parse_seconds
@@ -135,18 +135,6 @@ def train(
         return train_request(request, str(out), options.get("time_limit", ""), events)
 
 
-def request_from_options(
-    data: str | Path | Dataset[Any],
-    val: Dataset[Any] | None,
-    recipe: str | Path | Recipe,
-    model: ModelLike,
-    options: TrainOptions,
-) -> RunRequest:
-    """The request of a call; `settings` come after the other options."""
-    settings = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
-    return RunRequest(data, val, recipe, model, {**settings, **options.get("settings", {})})
-
-
 def train_request(request: RunRequest, out: str, time_limit: str, events: EventDispatcher) -> Run:
     """Resolve a request, train, and write the artifacts."""
     started = time.monotonic()
@@ -188,17 +176,13 @@ def resume(
     with trusted(trust), ExitStack() as stack:
         recipe, samples = reopen_run(folder, RunRequest("" if data is None else data, val))
         group = stack.enter_context(open_process_group(select_device(recipe)))
-        return _resume(folder, recipe, samples, group, events)
-
-
-def _resume(folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup, events: EventDispatcher) -> Run:
-    started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
-    # A run that has started has checkpoints; the weights that it started from may be gone.
-    fresh = bool(recipe.weights) and not started
-    source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None
-    task = build_task(recipe, samples, group.device, source)
-    del source
-    return run_session(folder, recipe, samples, group, task, prepare=not started, events=events)
+        started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
+        # A run that has started has checkpoints; the weights that it started from may be gone.
+        fresh = bool(recipe.weights) and not started
+        source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None
+        task = build_task(recipe, samples, group.device, source)
+        del source  # training needs the memory
+        return run_session(folder, recipe, samples, group, task, prepare=not started, events=events)
 
 
 def run_session(
