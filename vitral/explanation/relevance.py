@@ -6,28 +6,18 @@ Rollout multiplies attention (arXiv 2005.00928; appendix D.8). Relevance weights
 encoders.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import reduce
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitral.core.errors import ConfigError
-from vitral.explanation.trace import check_class, has_attention, iterate_layers, require_vit, run_layers
+from vitral.explanation.trace import check_class, has_attention, require_vit, run_layers
 from vitral.models.base import Layout, Model
 from vitral.models.hooks import AttentionRecord, eval_mode
 from vitral.models.pool import AttentionPooling
 from vitral.models.vit import VisionTransformer
-
-
-def rollout(attentions: Iterable[Tensor]) -> Tensor:
-    """How much of each token of the first layer is in each token of the last (B, T, T); rows sum to one.
-
-    Consumes the attention (B, H, T, T) of one layer after the other.
-    """
-    layers = iter(attentions)
-    return reduce(extend_rollout, layers, with_residual(next(layers)))
 
 
 def identity_rollout(length: int, like: Tensor) -> Tensor:
@@ -45,20 +35,6 @@ def with_residual(attention: Tensor) -> Tensor:
     mean = attention.mean(dim=1)  # (B, T, T)
     mean.diagonal(dim1=1, dim2=2).add_(1)
     return mean / mean.sum(dim=2, keepdim=True)
-
-
-@torch.no_grad()
-def rollout_map(model: Model, images: Tensor) -> Tensor:
-    """How much of each patch reaches the output (B, R, S); empty for a model without attention."""
-    if not has_attention(model):
-        return images.new_empty(len(images), 0, 0)
-    reader = require_vit(model)
-    joint = identity_rollout(reader.layout(images).length(), images)  # (1, T, T)
-    with eval_mode(model):
-        for step in iterate_layers(model, images):
-            joint = extend_rollout(joint, step.attention())  # (B, T, T)
-        read = reader.pool.token_weights(reader.norm(step.after), step.layout)  # (B, T)
-    return rollout_to_patches(read, joint, step.layout)
 
 
 def rollout_to_patches(read: Tensor, joint: Tensor, layout: Layout) -> Tensor:
