@@ -11,7 +11,6 @@ import typer
 
 from vitral.cli.app import verb
 from vitral.core.errors import ConfigError
-from vitral.html.text import align_columns
 
 if TYPE_CHECKING:
     from vitral.explanation.walkthrough.cost import ModelCost
@@ -108,6 +107,8 @@ def _section(title: str, use: str, body: str, more: str) -> str:
 
 
 def _architecture_table(costs: "dict[str, ModelCost]") -> str:
+    from vitral.html.text import align_columns
+
     rows = [("name", "parameters", "multiply-adds")]
     rows += [
         (name, f"{cost.parameters / 1e6:,.1f} M", f"{cost.multiply_adds / 1e9:,.2f} G") for name, cost in costs.items()
@@ -141,6 +142,7 @@ def _notes(notes: "list[RecipeNote]") -> str:
 
 def _weights_table(weights: "Iterable[PretrainedWeights]", hub_ids: bool) -> str:
     """A row for each of the weights, and their hub id below it."""
+    from vitral.html.text import align_columns
     from vitral.weights.pretrained import COLUMNS
 
     found = list(weights)
