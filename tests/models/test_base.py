@@ -142,8 +142,7 @@ def test_every_parameter_learns(config: Vit | Resnet) -> None:
     assert all(gradient is not None for gradient in gradients.values())  # as DDP wants it
     asleep = {name for name, gradient in gradients.items() if gradient is not None and not gradient.any()}
     # The class token has no place, so where it alone is read, the offsets among patches of the last layer are idle.
-    last = "blocks.1.mixer.heads.relation.table"
-    assert asleep <= {last}
+    assert {name for name in asleep if not name.startswith("blocks.1.mixer.heads.relation.")} == set()
 
 
 def test_weights_that_do_not_fit_are_all_named() -> None:

@@ -231,7 +231,8 @@ class AttentionPooling(Pool):
         """What hides the prefix tokens from a query that attends to the patches alone."""
         if not self.patches_only:
             return None
-        return F.pad(heads.k.new_zeros(layout.grid.cells()), (layout.prefix(), 0), value=float("-inf"))  # (L)
+        seen = torch.zeros(layout.grid.cells(), dtype=heads.k.dtype, device=heads.k.device)
+        return F.pad(seen, (layout.prefix(), 0), value=float("-inf"))  # (L)
 
     def project_qkv(self, tokens: Tensor) -> Qkv:
         """The learned query, and keys and values of all tokens."""

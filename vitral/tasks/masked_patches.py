@@ -16,7 +16,7 @@ from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Grid, Model, split_tokens
-from vitral.models.embed import Patches, cut_patches, join_patches
+from vitral.models.embed import Patches, PatchStem, cut_patches, join_patches
 from vitral.models.vit import VisionTransformer
 from vitral.tasks.task import BaseTask, Outcome, Reconstruction, Task, batch_mean
 
@@ -242,6 +242,7 @@ class PatchPrediction(Task):
 
     def predict(self, images: Tensor, rng: np.random.Generator) -> Prediction:
         """Corrupt the patches of normalized images (B, C, H, W) and predict them."""
+        images = self.fit(images)
         layout = self.model.layout(images)
         check_patch_count(layout.grid)
         corruption = self.corruption(len(images), layout.grid.cells(), rng, images.device)
@@ -252,9 +253,15 @@ class PatchPrediction(Task):
         pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
         return Prediction(corruption, self.tell(predicted).float(), pixels)
 
+    def fit(self, images: Tensor) -> Tensor:
+        """The images as the patches cover them."""
+        stem = self.model.stem
+        return stem.fit(images) if isinstance(stem, PatchStem) else images
+
     def reconstruct(self, images: Tensor) -> Reconstruction | None:
         if not isinstance(self.config.target, Colors | WholePatch):
             return None  # a user's own target may be no color
+        images = self.fit(images)
         corruption, outputs, pixels = self.predict(images, np.random.Generator(np.random.Philox(0)))
         drawn = self.config.target.draw(outputs, pixels, self.scaling)
         levels, grid = self.scaling.restore(images), self.model.layout(images).grid

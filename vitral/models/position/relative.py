@@ -49,10 +49,20 @@ class Relative2d(BaseRelative):
     kind: Literal["relative2d"] = "relative2d"
 
     def offset_grid(self, grid: Grid) -> Grid:
-        return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
+        return offset_pairs(grid)
 
     def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
-        return (down + grid.rows - 1) * self.offset_grid(grid).columns + right + grid.columns - 1
+        return offset_pair_index(down, right, grid)
+
+
+def offset_pairs(grid: Grid) -> Grid:
+    """The number of row offsets and of column offsets in a grid."""
+    return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
+
+
+def offset_pair_index(down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+    """The row of a table with an entry for each pair of row and column offsets."""
+    return (down + grid.rows - 1) * offset_pairs(grid).columns + right + grid.columns - 1
 
 
 class RelativePosition(AttentionPosition):
@@ -109,14 +119,14 @@ class RelativeBiasTable(AttentionPosition):
     def __init__(self, config: RelativeBias, context: BuildContext) -> None:
         super().__init__()
         self.resampling, self.cls = config.resampling, context.layout.cls
-        self.offset_grid = Relative2d().offset_grid(context.layout.grid)
+        self.offset_grid = offset_pairs(context.layout.grid)
         self.table = nn.Parameter(torch.empty(self.offset_grid.cells() + 3 * self.cls, context.heads))
 
     def initialize(self, init: BaseInit) -> None:
         init.position_table(self.table)
 
     def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
-        return {"table": self.resampled(weights["table"], Relative2d().offset_grid(old), self.offset_grid)}
+        return {"table": self.resampled(weights["table"], offset_pairs(old), self.offset_grid)}
 
     def resampled(self, table: Tensor, old: Grid, new: Grid) -> Tensor:
         """The table for the offsets of another grid; rows for the class token stay."""
@@ -128,11 +138,10 @@ class RelativeBiasTable(AttentionPosition):
         return torch.cat([patches if old == new else offsets, cls])
 
     def bias(self, q: Tensor, grid: Grid, window: Grid) -> Tensor:
-        relative, offsets = Relative2d(), Relative2d().offset_grid(grid)
         index = torch.arange(window.cells(), device=q.device)
         row, column = index // window.columns, index % window.columns  # each (n)
-        offset = relative.offset_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
-        return self.resampled(self.table, self.offset_grid, offsets)[offset].movedim(-1, 0)  # (H, n, n)
+        offset = offset_pair_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+        return self.resampled(self.table, self.offset_grid, offset_pairs(grid))[offset].movedim(-1, 0)  # (H, n, n)
 
     def token_bias(self, q: Tensor, layout: Layout) -> Tensor:
         prefix, queries = layout.prefix(), q.shape[-2]
