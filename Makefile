@@ -5,7 +5,7 @@
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
 
-demo: .venv/.ready ## train on the bundled images and look at the answers
+demo: .venv/bin/vitral ## train on the bundled images and look at the answers
 	.venv/bin/vitral demo
 
 test: .venv/.ready ## run the tests, but for the variants that only multiply them: minutes
@@ -48,6 +48,11 @@ endef
 
 .venv-bench/bin/python:
 	$(call environment,.venv-bench)
+
+# Enough for the demo, and there already if vitral was installed as the README says.
+.venv/bin/vitral:
+	$(call environment,.venv)
+	.venv/bin/python -m pip install -c constraints.txt -e .
 
 # The stamp is the last thing written, so a set-up that was interrupted is taken up again.
 .venv/.ready: .venv/bin/python pyproject.toml constraints.txt
