@@ -133,6 +133,7 @@ def test_a_dataset_is_one_test_image_of_each_class(home: Path, capsys: pytest.Ca
         (["nowhere", "cat.png"], 3, "weights.not_found", "nowhere"),
         (["run", "cat.png", "--out", "no/where.html"], 3, "config.not_found", "where: no"),
         (["run", "cat.png", "--out", "dog.jpg"], 2, "config.path_exists", "where: dog.jpg"),
+        (["run", "cat.png", "--out", "pages"], 2, "config.unknown_format", "where: --out"),
     ],
 )
 def test_mistakes_are_answered_in_a_few_lines_and_nothing_is_written(

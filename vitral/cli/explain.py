@@ -11,7 +11,7 @@ import typer
 from vitral.cli.app import progress_bar, verb
 from vitral.cli.terminal import options
 from vitral.cli.terminal.options import option
-from vitral.core.errors import ConfigError, DataError
+from vitral.core.errors import ConfigError, DataError, format_choices
 
 if TYPE_CHECKING:
     from vitral.explanation.explain import EncodedImage, Explainer, Progress
@@ -21,6 +21,7 @@ log = logging.getLogger("vitral")
 
 MOST = 24  # images on a page: more make it slow to open
 ENDING = ".explain.html"
+SUFFIXES = (".html", ".htm")
 PAGE_MARK = b"<title>What "  # near the beginning of a page
 
 
@@ -35,7 +36,7 @@ def explain(
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=options.complete_data)
     ],
-    out: Annotated[str, option("FILE", "The page to write.", "IMAGE.explain.html")] = "",
+    out: Annotated[str, option("FILE", "The page to write, or an existing folder for it.", "IMAGE.explain.html")] = "",
     class_: Annotated[str, option("NAME", "The class to explain.", "the predicted one", None, "--class")] = "",
     layers: Annotated[str, option("LIST", LAYERS_HELP, "all")] = "",
     png: Annotated[str, option("FOLDER", PNG_HELP, "no PNG files")] = "",
@@ -94,6 +95,9 @@ def page_path(out: str, images: list[str], model: str) -> Path:
     if page.exists() and not (page.is_file() and PAGE_MARK in read_bytes(page)[:2000]):
         message = "this file exists and is not a page of `vitral explain`"
         raise ConfigError(message, code="config.path_exists", where=page, hint="pass another name: --out FILE")
+    if page.suffix.lower() not in SUFFIXES:
+        message = f"expected a FILE that ends in {format_choices(SUFFIXES)}, or a folder that exists, got {out!r}"
+        raise ConfigError(message, code="config.unknown_format", where="--out", hint=f"use {out}.html")
     return page
 
 

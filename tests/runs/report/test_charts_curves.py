@@ -54,6 +54,8 @@ def test_points_stand_where_their_numbers_say() -> None:
     assert chart.y_ticks[0].position == HEIGHT
     assert chart.alt == "loss by epoch: val from 2.00 to 0"
     assert chart.caption == "Lowest on val at epoch 4: 0; last 0."
+    (once,) = metric_charts(lines[:1])
+    assert once.caption == "Val at epoch 1: 2.00."
 
 
 def test_accuracy_reads_in_percent_and_tells_its_best() -> None:

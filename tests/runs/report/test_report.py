@@ -129,6 +129,8 @@ def test_a_run_under_way_shows_its_curves(tmp_path: Path) -> None:
     reader = read(story)
     assert [label.split(" ")[0] for label in graphics(reader)] == ["loss", "accuracy", "rate"]
     assert "step 20 of 40" in reader.text
+    assert "bold line" not in reader.text  # too few steps for a moving average
+    assert "bold line" in read(story._replace(metrics=measured(epochs=8, each=20))).text
 
 
 def test_a_task_without_classes_has_a_page(tmp_path: Path) -> None:

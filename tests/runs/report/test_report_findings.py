@@ -52,6 +52,8 @@ def test_notes_come_first_and_numbers_after(begun: Report) -> None:
     assert findings(story) == [
         "There is no validation split.",
         "With 9 images, the 95% CI of the accuracy is ± 27.2 points: smaller differences are noise.",
+        "The model is not clearly better than always predicting the most frequent class (55.6%): "
+        "train longer, with more images or from pretrained weights.",
         "fox has the lowest recall: 0 of 1 image; 1 is predicted as dog.",
     ]
 
@@ -59,6 +61,13 @@ def test_notes_come_first_and_numbers_after(begun: Report) -> None:
 def test_a_model_without_a_weak_class_is_spared(begun: Report) -> None:
     perfect = given_as([(n, n) for n in range(4)], 4)
     assert len(findings(begun._replace(evaluation=evaluation_of(begun.samples, perfect)))) == 1
+
+
+@pytest.mark.parametrize(("right", "clear"), [(20, False), (30, True)])
+def test_a_model_that_may_be_guessing_is_told(begun: Report, right: int, clear: bool) -> None:
+    answers = [(n % 2, n % 2 if n < right else 1 - n % 2) for n in range(40)]
+    found = findings(begun._replace(evaluation=evaluation_of(begun.samples, given_as(answers, 4))))
+    assert any("(50.0%)" in line for line in found) != clear
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ MetricLine = Mapping[str, Any]
 
 NOT_METRICS = ("step", "epoch", "split")
 ORDER = {"loss": 0, "accuracy": 1, "rate": 3}  # of the charts; 2 for other metrics
+SMOOTHED = 50  # training steps, below which a curve is not smoothed
 MAX_POINTS = 300  # of a line: more could not be distinguished
 MAX_BANDS = 60  # with a tooltip each
 MAX_DOTS = 80
@@ -52,7 +53,7 @@ def metric_charts(lines: Sequence[MetricLine]) -> list[Chart]:
 
 def smooth(values: Sequence[float]) -> list[float]:
     """Means over a twenty-fifth of the values, centered, so that a curve is not late; shorter at the ends."""
-    reach = len(values) // 50
+    reach = len(values) // SMOOTHED
     sums = [*accumulate(values, initial=0.0)]
     spans = ((max(0, place - reach), min(len(values), place + reach + 1)) for place in range(len(values)))
     return [(sums[stop] - sums[start]) / (stop - start) for start, stop in spans]
@@ -158,9 +159,9 @@ def _best(name: str, found: dict[str, list[MetricPoint]], text: Format) -> str:
         if points := found[split]:
             choose, word = BEST[name]
             best = choose(points, key=lambda point: point.value)
-            captions.append(
-                f"{word} on {split} at epoch {best.epoch:.4g}: {text(best.value)}; last {text(points[-1].value)}."
-            )
+            first = f"{word} on {split}" if len(points) > 1 else split.capitalize()
+            last = f"; last {text(points[-1].value)}" if len(points) > 1 else ""
+            captions.append(f"{first} at epoch {best.epoch:.4g}: {text(best.value)}{last}.")
     return " ".join(captions)
 
 

@@ -17,7 +17,14 @@ from vitral.explanation.page.page import ModelSection
 from vitral.explanation.walkthrough.describe import format_bytes
 from vitral.html.page import plural, render
 from vitral.html.text import MISSING, format_count, format_loss, format_points, percent
-from vitral.runs.report.charts import MetricLine, calibration_chart, confusion_matrix, metric_charts, most_confused
+from vitral.runs.report.charts import (
+    SMOOTHED,
+    MetricLine,
+    calibration_chart,
+    confusion_matrix,
+    metric_charts,
+    most_confused,
+)
 from vitral.runs.report.pictures import PictureGrid
 from vitral.weights.card import format_duration
 
@@ -130,6 +137,10 @@ def worst_first(classes: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
 def _accuracy_findings(accuracy: Accuracy) -> Iterator[str]:
     margin, images = format_points((accuracy.ci95.high - accuracy.ci95.low) / 2), plural(accuracy.images, "image")
     yield f"With {images}, the 95% CI of the accuracy is ± {margin}: smaller differences are noise."
+    if accuracy.ci95.low <= accuracy.majority_baseline:
+        guess = f"always predicting the most frequent class ({percent(accuracy.majority_baseline)})"
+        advice = "train longer, with more images or from pretrained weights"
+        yield f"The model is not clearly better than {guess}: {advice}."
     weakest = worst_first(accuracy.classes)[0]
     if weakest.recall is not None and weakest.recall < accuracy.top1:
         right = f"{weakest.name} has the lowest recall: {weakest.correct:,} of {plural(weakest.images, 'image')}"
@@ -242,6 +253,7 @@ def page(report: Report) -> str:
         tiles=_tiles(evaluation) if evaluation else [],
         findings=findings(report),
         charts=charts,
+        smoothed=sum(line["split"] == "train" for line in report.metrics) >= SMOOTHED,
         contents={place: title for place, title in CONTENTS.items() if present.get(place, True)},
         matrix=confusion_matrix(accuracy) if accuracy else None,
         confused=confused,
