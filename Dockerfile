@@ -1,10 +1,12 @@
 # Vitral on the CPU.
 #
 #   docker build -t vitral .
-#   docker run --rm -v "$PWD:/data" vitral train photos --out runs/photos
+#   docker run --rm --user "$(id -u)" -e HOME=/tmp -v "$PWD:/data" vitral train photos --out runs/photos
 #
-# constraints.txt pins the versions that were tested, torch among them. Which build of that torch pip finds, for the CPU or with
-# CUDA, is up to pip's settings, as it is for the Makefile; give the build those of this machine with
+# With --user the run folder belongs to you; without it the user of the image must be allowed to write to the mounted folder.
+#
+# constraints.txt pins the versions that were tested, torch among them. Whether pip finds the build of torch for the CPU or with
+# CUDA depends on pip's settings. To use those of this machine:
 #   docker build --secret id=pip,src="$HOME/.config/pip/pip.conf" -t vitral .
 FROM python:3.11-slim
 

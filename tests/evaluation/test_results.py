@@ -102,14 +102,14 @@ def test_where_accuracy_falls_off_is_said_in_words() -> None:
     lines = format_result(over_sizes([40, 79, 80, 79, 70, 20]))
     assert next(line for line in lines if "training size" in line).startswith("24x24  3x3      80.0%")
     assert lines[-3:] == [
-        "accuracy holds from 16x16 to 32x32, within 2 points of the training size",
+        "from 16x16 to 32x32 the accuracy stays within 2 points of that at the training size",
         "smaller images lose 40.0 points at 8x8",
         "larger images lose 10.0 points at 40x40; fine-tune at that size",
     ]
     assert (
         format_result(over_sizes([80, 80, 80, 80]))[-1] == "no size loses more than 2 points against the training size"
     )
-    assert "accuracy holds at 24x24 only" in format_result(over_sizes([10, 10, 80, 10]))[-3]
+    assert "only at 24x24 the accuracy" in format_result(over_sizes([10, 10, 80, 10]))[-3]
 
 
 def over_counts(right: list[int], most: int) -> TokenMergingResult:

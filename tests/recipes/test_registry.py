@@ -90,7 +90,7 @@ def test_the_number_of_images_chooses(images: int, name: str) -> None:
 
 def test_a_set_known_by_name_has_its_own_recipe() -> None:
     recipe, why = choose_recipe(photos(5_000, "fashion-mnist"))
-    assert (recipe.name, why) == ("fashion_mnist", "recipe fashion_mnist, which is for fashion-mnist")
+    assert (recipe.name, why) == ("fashion_mnist", "recipe fashion_mnist, made for fashion-mnist")
 
 
 @pytest.mark.parametrize(("images", "where"), [(40, "photos"), (300_000, "photos"), (5_000, "fashion-mnist")])

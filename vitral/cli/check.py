@@ -10,7 +10,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.options import option
 from vitral.core.errors import DataError
 
-HTML_HELP = "Also write a page that shows the images with problems, such as check.html."
+HTML_HELP = "Also write a page, such as check.html, that shows the images with problems."
 
 
 @verb("vitral check photos/", "vitral check photos/ --html check.html", "vitral check photos/ --weights dinov2-small")

@@ -28,7 +28,7 @@ COMMON = ("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "L/14", "H/14
 @verb("vitral models", "vitral models 'dinov2*'", "vitral models --recipes")
 def models(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help=PATTERN_HELP, show_default=False)] = "",
-    architectures: Annotated[bool, typer.Option("--architectures", help="Show architectures, all of them.")] = False,
+    architectures: Annotated[bool, typer.Option("--architectures", help="Show all architectures.")] = False,
     recipes: Annotated[bool, typer.Option("--recipes", help="Show recipes, with their full notes.")] = False,
     pretrained: Annotated[bool, typer.Option("--pretrained", help="Show published weights, with hub ids.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,

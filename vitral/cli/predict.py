@@ -30,7 +30,7 @@ IMAGE_HELP = (
 FORMAT_HELP = f"The output format: {format_choices(PREDICTION_FORMATS)}."
 FORMAT_DEFAULT = "by the suffix of --out, else table"
 FEATURES_HELP = "Write the features before the head, instead of classes, to this .npz or .parquet file."
-SHARD_HELP = "Predict one of N shards of the images, such as 2/8."
+SHARD_HELP = "Predict only one of N shards of the images, such as 2/8 for the second of 8."
 OUT_HELP = "Write to this file, such as answers.csv, atomically. If it exists, nothing is done."
 ENGINES_OR_AUTO = ("auto", *ENGINES)
 ENGINE_HELP = f"The engine: {format_choices(ENGINES_OR_AUTO)}. auto measures which is the fastest."
@@ -120,7 +120,7 @@ def _check_features(context: typer.Context, file: str) -> None:
     for name in ("top", "format", "out"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            message = f"--{name} is for classes, and --features writes a file of its own"
+            message = f"--{name} applies to classes, but --features writes features"
             hint = "leave it out, or run the command once for classes and once for features"
             raise ConfigError(message, code="config.conflict", where=f"--{name}", hint=hint)
     check_features_path(Path(file))

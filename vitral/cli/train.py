@@ -39,7 +39,9 @@ PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train
 def train(  # noqa: PLR0913, PLR0917, one parameter per option
     set_: options.Settings,
     data: options.Data = "",
-    resume: Annotated[str, option("RUN", "Resume a run; takes only --tracker.", "a new run")] = "",
+    resume: Annotated[
+        str, option("RUN", "Resume a run. Of the other options, only --tracker can be given with it.", "a new run")
+    ] = "",
     recipe: options.Recipe = "",
     model: options.RunModel = "",
     weights: options.Weights = "",
@@ -87,7 +89,9 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     if resume:
         others = {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit} | settings
         if given := [name for name, value in others.items() if value]:
-            message = f"takes only --tracker, since a run continues as it started; got {', '.join(given)}"
+            message = (
+                f"can be combined only with --tracker, since a run continues as it started; got {', '.join(given)}"
+            )
             hint = f"vitral train --resume {shlex.quote(resume)}"
             raise ConfigError(message, code="config.conflict", where="--resume", hint=hint)
         show_run(resume_run(resume, tracker=tracker or ()))

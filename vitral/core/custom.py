@@ -125,7 +125,7 @@ def references(data: object) -> Iterator[str]:
 def class_reference(cls: type) -> str:
     """The name by which a class can be imported again; `__main__:Class` for one of a notebook, which cannot.
 
-    A module of an installed package goes by its name. A single file is found from another folder only by its path.
+    A class of an installed package is named by its module. A single file is found from another folder only by its path.
     """
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     by_file = file and "." not in cls.__module__ and Path(file).name != "__init__.py" and not _is_installed(file)

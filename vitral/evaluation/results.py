@@ -173,8 +173,8 @@ def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
     if first == 0 and last == len(sizes) - 1:
         yield "no size loses more than 2 points against the training size"
         return
-    held = f"from {result.min_size} to {result.max_size}" if first < last else f"at {result.min_size} only"
-    yield f"accuracy holds {held}, within 2 points of the training size"
+    held = f"from {result.min_size} to {result.max_size}" if first < last else f"only at {result.min_size}"
+    yield f"{held} the accuracy stays within 2 points of that at the training size"
     if first:
         yield f"smaller images lose {_lost_points(result.rows[first - 1], own)}"
     if last < len(sizes) - 1:

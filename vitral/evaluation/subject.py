@@ -169,7 +169,7 @@ def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
 def check_has_head(bundle: Bundle, evaluator: str) -> None:
     """Raise for models that do not classify."""
     if bundle.task != "classify":
-        message = f"{evaluator} needs a classification head, and this model (task {bundle.task!r}) has none"
+        message = f"{evaluator} needs a classification head, but this model (task {bundle.task!r}) has none"
         raise ConfigError(message, code="config.unsupported", where=f"--with {evaluator}", hint=FEATURES_HINT)
 
 
@@ -269,7 +269,7 @@ class SubjectModel:
         count = len(self.samples.of("train"))
         if count < 2:
             held = ", ".join(f"{len(self.samples.of(each)):,} {each}" for each in SPLITS if self.samples.of(each))
-            message = f"{evaluator} needs training images, and the split 'train' has {count}; the dataset has {held}"
+            message = f"{evaluator} needs training images, but the split 'train' has {count}; the dataset has {held}"
             hint = "use data with training images, or --with accuracy"
             raise DataError(message, code="data.too_few", where=self.samples.where, hint=hint)
 

@@ -114,7 +114,7 @@ def check_request(bundle: Bundle, images: ExportImages, request: ExportRequest, 
             message, hint = "int8 is supported for ONNX and OpenVINO only", "use --to onnx or --to openvino"
             raise ConfigError(message, code="config.conflict", where="--int8", hint=hint)
         if bundle.task != "classify":
-            message = "int8 is verified by top-1 agreement, and this model has no classes"
+            message = "int8 is verified by top-1 agreement, but this model has no classes"
             raise ConfigError(message, code="config.unsupported", where="--int8", hint="remove --int8")
         if not images.calibration:
             message, hint = "no images are left for calibration after verification", "verify with fewer: --images"

@@ -122,7 +122,7 @@ def quantize(job: QuantizationJob) -> tuple[onnx.ModelProto, Quantization]:
     """The fastest method within the tolerance; VitralError, with the best result, where there is none."""
     layers = quantizable_layers(job.core)
     if not layers:
-        message = "int8 quantizes the matrix products of blocks, and this model has none"
+        message = "int8 quantizes the matrix products of blocks, but this model has none"
         raise ConfigError(message, code="config.unsupported", where="--int8", hint=WITHOUT)
     ranges = measure_ranges(job.core, layers, job.calibration)
     engines: dict[str, Engine] = {"float32": job.target.engine(job.core)}

@@ -273,7 +273,7 @@ def _images_at_path(path: str) -> Iterator[ImageRef]:
         return _dataset_images(path, open_data(path))
     if os.path.isdir(path):
         hint = "give a folder with JPEG or PNG files"
-        error = DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint)
+        error = DataError("contains no images, nor do its folders", code="data.empty", where=path, hint=hint)
         return _at_least_one(images_below(path), error)
     if urls.is_tar(path):
         return tar_images([path])
@@ -295,7 +295,9 @@ def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
     """The images inside tar files, in their order."""
     for path in paths:
         try:
-            empty = DataError("no images in it", code="data.empty", where=path, hint="remove it or download it again")
+            empty = DataError(
+                "contains no images", code="data.empty", where=path, hint="remove it or download it again"
+            )
             with urls.open_file(path) as file:
                 images = (part for part in list_members(file, path) if is_image(part.name))
                 for part in _at_least_one(images, empty):

@@ -332,7 +332,7 @@ def load_source(
             raise ConfigError(message, code="config.wrong_type", where="source", hint=hint)
         return lambda: LoadedModel(deepcopy(source).eval(), bundle)
     if bundle is not None:
-        message, hint = "a path has a bundle of its own", "leave it out"
+        message, hint = "a saved model already has its bundle", "pass the path alone"
         raise ConfigError(message, code="config.conflict", where="bundle", hint=hint)
     where = source if isinstance(source, str | Path) else getattr(source, "path", None)
     if where is None:
@@ -377,7 +377,10 @@ def restore_pixels(images: "list[Tensor]", needs: Preprocessing) -> PixelBatch:
     check_images(batch, needs.decoding.channels)
     levels = needs.normalize.restore(batch)
     if levels.min() < 0 or levels.max() > 255 or (needs.normalize.apply(levels.byte()) - batch).abs().max() > EXACT:
-        message, hint = "an export takes images of 8 bits, and these tensors are none", "use the model it was made from"
+        message, hint = (
+            "an export takes 8-bit images, but these tensors do not come from such images",
+            "use the model it was made from",
+        )
         raise ConfigError(message, code="config.unsupported", where="images", hint=hint)
     return levels.byte().permute(0, 2, 3, 1).numpy()
 

@@ -396,7 +396,7 @@ def parse_shard(text: str) -> Shard:
     match = SHARD.fullmatch(text.strip())
     if match and 1 <= int(match[1]) <= int(match[2]):
         return Shard(int(match[1]), int(match[2]))
-    message = f"expected one of 1/N to N/N such as 2/8, got {text!r}"
+    message = f"expected I/N with I from 1 to N, such as 2/8, got {text!r}"
     hint = "give the number of the shard, from 1, and the number of shards"
     raise ConfigError(message, code="config.bad_shard", where="--shard", hint=hint)
 

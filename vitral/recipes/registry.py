@@ -108,7 +108,7 @@ def choose_recipe(samples: Samples, start: Vit | Resnet | None = None) -> Recipe
     if start is not None:
         chosen, purpose = small.photos(start), f"to fine-tune the given weights on {images:,} training images"
     elif samples.where in BY_DATASET:
-        chosen, purpose = BY_DATASET[samples.where](), f"which is for {samples.where}"
+        chosen, purpose = BY_DATASET[samples.where](), f"made for {samples.where}"
     elif images <= HUNDREDS:
         chosen = small.small_hundreds()
     elif images <= THOUSANDS:

@@ -72,7 +72,7 @@ def build_int8_engine(graph: Graph, kind: str, threads: int, calibrating: PixelB
     core = to_onnx(lower_for_onnx(graph, "int8"))
     layers = quantizable_layers(core)
     if not layers:
-        raise ConfigError("int8 is for the layers of blocks, and this model has none", code="config.unsupported")
+        raise ConfigError("int8 quantizes the layers of blocks, but this model has none", code="config.unsupported")
     if kind == "onnxruntime":  # faster with dynamic ranges
         return OnnxRuntimeEngine(quantize_layers(core, layers, None).SerializeToString(), graph.outputs, threads)
     model = quantize_layers(core, layers, measure_ranges(core, layers, calibrating)).SerializeToString()

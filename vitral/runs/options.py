@@ -1,7 +1,7 @@
 """The keywords of `vitral.train`, typed, so that editors complete them.
 
 They are the fields of a recipe, the ends of some of their paths (`lr` for `optimizer.lr`), and what belongs to the run
-alone. Every other setting goes by its path: `settings={"mixer.heads": 8}`.
+alone. Every other setting is given by its path: `settings={"mixer.heads": 8}`.
 """
 
 from collections.abc import Mapping, Sequence

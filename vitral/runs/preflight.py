@@ -125,7 +125,7 @@ def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
     recipe.schedule.check(recipe.length.total_steps(plan))
     recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
-        message, hint = "needs validation images, and there are none", "set early_stopping=none, or provide some"
+        message, hint = "needs validation images, but there are none", "set early_stopping=none, or provide some"
         raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
 
 

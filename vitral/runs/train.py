@@ -102,7 +102,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes the run, with the services that it was sent to."""
+        """The command that resumes the run, with its trackers."""
         return resume_command(self.folder, self.recipe, list(read_ids(self.folder.path)))
 
     def _format_accuracy(self, prefix: str = "") -> str:

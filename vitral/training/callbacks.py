@@ -44,7 +44,7 @@ def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> O
 
 
 def find_best(lines: Iterable[MetricsLine], split: str, by: str = "accuracy") -> Best:
-    """The first of the best evaluations on a split: by accuracy, or by loss if that is asked or alone."""
+    """The first of the best evaluations on a split, by accuracy or by loss; by loss if there is no accuracy."""
     evaluations = [line for line in lines if line.split == split]
     if not evaluations:
         return Best(0, 0)

@@ -124,7 +124,7 @@ class BaseFinetune(Config):
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         """Refuse weights, models and tasks that the method does not support."""
         if self.needs_weights and not weights:
-            message = "needs pretrained weights, and this run starts from random ones"
+            message = "needs pretrained weights, but this run starts from random ones"
             hint = "pass --weights WEIGHTS, or set finetune=full"
             raise ConfigError(message, code="config.missing_value", where="finetune", hint=hint)
 
@@ -167,7 +167,7 @@ class LastLayers(BaseFinetune):
         super().check(weights, model, task)
         depth = require_vit(model, "selects the layers").depth
         if self.count > depth:
-            message = f"is {self.count}, and the model has {depth} layers"
+            message = f"is {self.count}, but the model has {depth} layers"
             hint = f"use at most {depth}, or set finetune=full"
             raise ConfigError(message, code="config.out_of_range", where="finetune.count", hint=hint)
 
@@ -190,10 +190,10 @@ class LinearProbeThenFinetune(BaseFinetune):
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
         if not isinstance(task, Classify):
-            message, hint = f"needs labels, and the {task.kind} task has none", "set finetune=full, or task=classify"
+            message, hint = f"needs labels, but the {task.kind} task has none", "set finetune=full, or task=classify"
             raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
         if not isinstance(model.head, LinearHead):
-            message = f"needs a linear head, and this model has {model.head.kind}"
+            message = f"needs a linear head, but this model has {model.head.kind}"
             hint = "set model.head=linear, or finetune=full"
             raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
 
@@ -267,6 +267,6 @@ def require_vit(model: Vit | Resnet, purpose: str) -> Vit:
     """The config of a Vision Transformer; any other model is refused."""
     if isinstance(model, Vit):
         return model
-    message = f"{purpose} of a Vision Transformer, and this model is a ResNet"
+    message = f"{purpose} of a Vision Transformer, but this model is a ResNet"
     hint = "set finetune=head, finetune=lp_ft or finetune=full"
     raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)

@@ -103,7 +103,7 @@ def layer_lr_scales(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
         return {}
     encoder = next((part for part in task.modules() if isinstance(part, VisionTransformer)), None)
     if encoder is None:
-        message = "layer_decay needs a Vision Transformer, and this model is not one"
+        message = "layer_decay needs a Vision Transformer, but this model is not one"
         raise ConfigError(message, code="config.unsupported", where="layer_decay", hint="set layer_decay=1")
     first = nn.ModuleList([encoder.stem, encoder.prefix, encoder.position, encoder.first_norm])
     layers = [first, *encoder.blocks]

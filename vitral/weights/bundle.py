@@ -216,7 +216,7 @@ def _refuse_other_files(folder: Path) -> None:
         raise VitralError("is a file, expected a folder", code="file.exists", where=folder, hint="choose another name")
     if others := sorted(path.name for path in folder.iterdir() if path.name not in FILES):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        message = f"holds {others[0]}{more}, which is not part of a bundle and would be lost"
+        message = f"contains {others[0]}{more}, which is not part of a bundle and would be lost"
         raise VitralError(message, code="file.exists", where=folder, hint="move it elsewhere, or choose another name")
 
 

@@ -143,7 +143,7 @@ SHEET = Decoding(shortest_side=1, longest_aspect=10_000)  # a row of a PNG is an
 
 @dataclass(frozen=True)
 class CifarReader:
-    """The reader of one form, told by the suffix of its files.
+    """The reader of one form, recognized by the suffix of its files.
 
     none     pickles: `cifar-10-batches-py`, `cifar-100-python`
     .bin     records: `cifar-10-batches-bin`, `cifar-100-binary`

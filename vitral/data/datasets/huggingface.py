@@ -386,7 +386,7 @@ def _one_dataset(root: Path, names: list[str], on_fault: OnFault) -> list[str]:
         sets[str(parent.parent if parent.name.lower() in SPLIT_ALIASES else parent)].append(name)
     first, *others = sorted(sets)
     if others:
-        message = f"holds several datasets: {format_names([first, *others])}"
+        message = f"contains several datasets: {format_names([first, *others])}"
         on_fault(DataError(message, code="data.several_sets", where=root, hint="give one of these folders"))
     return sets[first]
 
@@ -410,7 +410,7 @@ def open_tables(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refu
         if (name := _class(value, columns.classes, f"{root / file.name}#{number}", report))
     ]
     if not rows and not faults:
-        report(DataError("holds no rows", code="data.empty", where=path, hint="give a dataset with images"))
+        report(DataError("contains no rows", code="data.empty", where=path, hint="give a dataset with images"))
     samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes, on_fault)
     order = columns.classes or _sorted_numbers(value for _, values in labels for value in values)
     return reorder_classes(samples, order, keep_empty=False)

@@ -157,7 +157,7 @@ def _from_json(path: Path, text: str, on_fault: OnFault) -> Iterator[Record]:
 def _json_fault(where: str, fields: object) -> DataError | None:
     """What is wrong with the value of a line, if anything."""
     if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
-        message, hint = f"no {format_choices(REQUIRED)} in it", 'write {"path": "cat/1.jpg", "label": "cat"}'
+        message, hint = f"has no {format_choices(REQUIRED)}", 'write {"path": "cat/1.jpg", "label": "cat"}'
         return DataError(message, code="data.bad_manifest", where=where, hint=hint)
     if meant := _misspelled(fields):
         return _unknown_column(where, *meant)

@@ -172,7 +172,7 @@ def _candidates(name: str, root: str) -> Iterator[Path]:
     if root:
         given = Path(root).expanduser()
         if not given.is_dir():
-            hint = f"give the folder that holds {name}"
+            hint = f"give the folder that contains {name}"
             raise DataError("no such folder", code="data.not_found", where=root, hint=hint)
         yield from (given / folder for folder in ("", *folders))
         return
@@ -186,5 +186,5 @@ def _check_not_another(name: str, reader: Reader, folder: Path) -> None:
     first_labels = tuple(arrays.load_once(reader, "train").labels[:10].tolist())
     for other, known in NAMED_DATASETS.items():
         if other != name and known.first_labels == first_labels:
-            message, hint = f"holds {other}, not {name}", f"open it as {other}"
+            message, hint = f"contains {other}, not {name}", f"open it as {other}"
             raise DataError(message, code="data.wrong_set", where=folder, hint=hint)

@@ -153,7 +153,7 @@ def _write_pack(samples: Samples, out: Path, index: Index, tell: Callable[[int],
 
 def _check_destination(data: str, out: Path) -> None:
     if out.parts and out.parts[0].endswith(":"):
-        message, hint = "a URL, and shards are written to this machine", "give a local folder, and copy it afterwards"
+        message, hint = "a URL, but shards are written to local folders", "give a local folder, and copy it afterwards"
         raise ConfigError(message, code="config.unsupported", where=out, hint=hint)
     if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
         hint = "give a folder outside it"
@@ -169,9 +169,9 @@ def _check_contents(out: Path, index: Index) -> None:
     ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
     allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
     if any((out / name).read_bytes() != text for name in begun):
-        message = "holds a pack of other data, or with another shard size"
+        message = "contains a pack of other data, or with another shard size"
     elif found - allowed:
-        message = f"holds other files: {format_names(sorted(found - allowed))}"
+        message = f"contains other files: {format_names(sorted(found - allowed))}"
     else:
         return
     raise ConfigError(message, code="config.path_exists", where=out, hint="give another folder, or empty this one")

@@ -93,7 +93,7 @@ def parse_index(text: bytes, where: str) -> Index:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"not an index written by vitral: {type(error).__name__} {error}"
         raise DataError(message, code="data.bad_index", where=where, hint=AGAIN) from None
-    message, hint = f"format {found}, and this vitral reads {FORMAT}", f"update vitral, or {AGAIN}"
+    message, hint = f"format {found}, but this version of vitral reads format {FORMAT}", f"update vitral, or {AGAIN}"
     raise DataError(message, code="data.unsupported_version", where=where, hint=hint)
 
 
@@ -173,7 +173,7 @@ def scan_tar(file: BinaryIO, where: str) -> TarScan:
     except DataError as fault:  # nothing can be read beyond it; the sample before it may be incomplete
         faults.append(fault)
     if not samples and not faults:
-        faults.append(DataError("no images in it", code="data.empty", where=where, hint=DOWNLOAD))
+        faults.append(DataError("contains no images", code="data.empty", where=where, hint=DOWNLOAD))
     return TarScan(samples, faults)
 
 
@@ -335,7 +335,7 @@ def find_tars(where: str) -> list[str]:
     """The tars at a path, a pattern or a URL; none for a pack, which has an index."""
     if where.startswith(("http://", "https://")) and not urls.is_tar(where):
         hint = "download it and give the file or folder; only tar shards (.tar) are read from a URL"
-        raise DataError("a URL, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
+        raise DataError("a URL, but vitral does not download data", code="data.remote_address", where=where, hint=hint)
     urls.check_protocol(where)
     if (urls.is_tar(where) or urls.is_pattern(where)) and not os.path.isdir(where):
         return urls.list_tars(where)
@@ -347,7 +347,7 @@ def find_tars(where: str) -> list[str]:
         raise unfinished_pack(where)
     if not found:
         hint = "give the folder of the shards, or a pattern that matches them"
-        raise DataError("no tar files in it", code="data.empty", where=where, hint=hint)
+        raise DataError("contains no tar files", code="data.empty", where=where, hint=hint)
     return found
 
 

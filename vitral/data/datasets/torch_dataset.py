@@ -112,7 +112,7 @@ def open_dataset(
         for index, label in enumerate(found)
     ]
     if not rows:
-        raise DataError("the dataset is empty", code="data.empty", where=where, hint="give one with images in it")
+        raise DataError("the dataset is empty", code="data.empty", where=where, hint="give a dataset with images")
     samples = build_samples(where, rows, DatasetStore(where, datasets), val_split)
     return reorder_classes(samples, names.values(), keep_empty=True)
 

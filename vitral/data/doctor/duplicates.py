@@ -258,13 +258,13 @@ def _leaks(found: Sequence[Example]) -> Finding:
 def _near_leaks(found: Sequence[Example]) -> Finding:
     """A near duplicate, such as the next photo of a burst, is not an error: a person has to decide."""
     title = f"{plural(len(found), 'image looks', 'images look')} the same in more than one split"
-    hint = "look at them: if they are copies, accuracy will look too high"
+    hint = "inspect them: if they are copies, the measured accuracy is too high"
     return Finding.of("warning", "look-alike leak", title, found, hint)
 
 
 def _near_labels(found: Sequence[Example]) -> Finding:
     title = f"{plural(len(found), 'image looks', 'images look')} the same under different labels"
-    return Finding.of("warning", "look-alike labels", title, found, "look at them, and keep the right label")
+    return Finding.of("warning", "look-alike labels", title, found, "inspect them, and keep the right label")
 
 
 def _duplicates(found: Sequence[Example], extra: int, where: str) -> Finding:

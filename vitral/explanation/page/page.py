@@ -87,7 +87,7 @@ def write_page(path: Path, explanations: Sequence[Explanation]) -> None:
     html = page(explanations)
     write_file_atomically(path, html)
     if (size := len(html.encode())) > LARGE:
-        log.info(f"{path} has {size / 1e6:.0f} MB; explain fewer images for a page that opens quickly")
+        log.info(f"the page {path} is large, {size / 1e6:.0f} MB; explain fewer images for a page that opens quickly")
 
 
 def notebook(explanation: Explanation) -> str:

@@ -165,8 +165,9 @@ def choose_engine(workload: Workload, engines: EngineBuilders, folder: Path) -> 
     path = folder / f"{key}.json"
     choice = read_choice(path, key)
     if choice is not None and not (choice.is_noisy and load_per_core() <= BUSY_LOAD):
-        best = " and ".join(f"{choice.best(case)} for {case}" for case in CASES)
-        log.info(f"engine, as measured before: {best}")
+        names = {choice.best(case) for case in CASES}
+        best = " and ".join(f"{choice.best(case)} for {case}" for case in CASES) if len(names) > 1 else names.pop()
+        log.info(f"engine: {best}, as measured before")
         return choice
     if choice is not None:
         log.info(f"the engines were measured on a busy machine (load {choice.load:.1f} per core); measuring again")

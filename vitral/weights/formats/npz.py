@@ -125,12 +125,12 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
             raise WeightsError(message, code="weights.duplicate_tensor", where=path, hint=REPACK)
         starts[info.filename] = start = _start(info, end, whole)
         if not 0 <= start <= end - info.compress_size:
-            message = f"{name} runs into what follows it: {info.compress_size:,} bytes do not lie between"
+            message = f"{name} overlaps the data after it: there is no room for its {info.compress_size:,} bytes"
             raise WeightsError(message, code="weights.corrupt", where=path, hint=DOWNLOAD_AGAIN)
     unpacked = sum(info.file_size for info in members if info.compress_type != ZIP_STORED)
     if unpacked > max(UNPACKED, RATIO * len(whole)):
         first = max(members, key=lambda info: info.file_size).filename.removesuffix(ENDING)
-        message = f"unpacks to {unpacked:,} bytes, more than {RATIO} times the file, the most of it {first}"
+        message = f"unpacks to {unpacked:,} bytes, more than {RATIO} times the file, most of it {first}"
         hint = "if that is right, write it uncompressed: numpy.savez"
         raise WeightsError(message, code="weights.too_large", where=path, hint=hint)
     return starts

@@ -176,11 +176,11 @@ class Timm(Format):
         if isinstance(model.stem, Patches) and model.stem.norm == "none" and model.stem.bias == model.tokens.norm:
             yield "stem.bias: timm has one exactly where there is no norm before the first layer"
         if len(parts := special_architectures(model)) > 1:
-            yield f"architecture: timm has no model with {' and '.join(parts.values())} in one"
+            yield f"architecture: timm has no model that combines {' and '.join(parts.values())}"
         pool, tokens, context = model.pool, model.tokens, model.context()
         rows = isinstance(model.position, Learned1d) and model.position.cls
         if isinstance(pool, DistilledPool) and (tokens.registers != 1 or not rows):
-            yield "tokens: timm's DeiT has one distillation token and no registers, all of them with positions"
+            yield "tokens: timm's DeiT has one distillation token, no registers, and a position for each token"
         if isinstance(pool, AttentionPool) and (tokens.cls or tokens.registers):
             yield "pool: timm's query attends to the patches alone, this model's to its other tokens too"
         if isinstance(pool, AttentionPool) and (
