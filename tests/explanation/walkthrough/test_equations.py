@@ -19,7 +19,7 @@ def text(config: Vit) -> str:
 def test_b_16_is_the_papers() -> None:
     assert equations(Vit()) == (
         "z_0 = [x_class; x_1 E; ...; x_196 E] + E_pos    (eq. 1)",
-        "      14x14 = 196 16x16 patches of 768 numbers, E: 768 x 768, z: 197 x 768",
+        "      14x14 = 196 patches of 16x16 pixels, 768 numbers each, E: 768 x 768, z: 197 x 768",
         "      position: A learned embedding for each token: the paper's default.",
         "z'_l = MSA(LN(z_l-1)) + z_l-1, l = 1 ... 12    (eq. 2)",
         "      softmax(q k' / sqrt(64)) v in 12 heads of 64, 197 x 197 weights",
@@ -39,7 +39,7 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     assert f"z: {length} x {config.width}" in shapes
     if "stem.project.weight" in weights:
         width, numbers = weights["stem.project.weight"].shape
-        assert f"of {numbers} numbers, E: {numbers} x {width}" in shapes
+        assert f", {numbers} numbers each, E: {numbers} x {width}" in shapes
     else:
         assert "E:" not in shapes
     last = f"x_{config.stem.grid(config.image_size).cells()}"
@@ -121,7 +121,7 @@ def test_a_hybrid_takes_its_patches_from_a_map() -> None:
     config = model_config("R50+B/16")
     assert isinstance(config, Vit)
     assert isinstance(config.stem, Hybrid)
-    assert "14x14 = 196 1x1 patches of a ResNet's map of 1024 numbers, E: 1024 x 768" in text(config)
+    assert "14x14 = 196 patches of 1x1 cells of a ResNet's map, 1024 numbers each, E: 1024 x 768" in text(config)
 
 
 def test_a_residual_network_has_three_lines_of_its_own() -> None:

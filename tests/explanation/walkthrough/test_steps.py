@@ -67,9 +67,9 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
     inside = dict(config.build_empty().named_parameters())
     numbers = inside["stem.project.weight"].shape[1] if "stem.project.weight" in inside else config.width
     assert by_title(found, "cut into patches").shape == f"{grid.cells()} x {numbers}"
-    sequence = by_title(found, "Class token")
+    sequence = by_title(found, "sequence of tokens")
     assert sequence.shape == f"{layout.length()} x {config.width}"
-    assert ("class token" in sequence.text) == config.tokens.cls
+    assert ("class token, from which" in sequence.text) == config.tokens.cls
     assert ("registers" in sequence.text) == (config.tokens.registers > 0)
     assert by_title(found, "Pooling").shape == str(config.pool.out_width(config.width))
 
@@ -112,16 +112,18 @@ def test_probabilities_are_the_models_best_first() -> None:
 def test_what_positions_add_is_told_where_they_are_added() -> None:
     model = small(position=Learned1d()).build().eval()
     photo, image = photo_of(model.config, model.config.image_size)
-    told = dict(by_title(walkthrough_steps(model, image, photo, NAMES), "Class token").numbers)
+    told = dict(by_title(walkthrough_steps(model, image, photo, NAMES), "sequence of tokens").numbers)
     rows = model.state_dict()["position.table"][0, 1:]  # (N, D), after the class token's
     assert told["mean norm of the position embedding"] == pytest.approx(rows.norm(dim=1).mean().item(), rel=1e-4)
-    assert not any("position" in name for name, _ in by_title(walked(VITS["position-rope2d"]), "Class token").numbers)
+    assert not any(
+        "position" in name for name, _ in by_title(walked(VITS["position-rope2d"]), "sequence of tokens").numbers
+    )
 
 
 def test_an_image_of_another_size_has_its_own_numbers() -> None:
     found = walked(small(), Size(64, 48))
     assert by_title(found, "cut into patches").shape == "48 x 192"
-    assert "x_48 E" in by_title(found, "Class token").equation
+    assert "x_48 E" in by_title(found, "sequence of tokens").equation
     assert "49 x 49 weights" in by_title(found, "self-attention").text
 
 

@@ -37,10 +37,10 @@ def resnet_equations(config: Resnet) -> tuple[str, ...]:
 def embedding_equations(config: Vit) -> tuple[str, ...]:
     grid, stem, layout = config.stem.grid(config.image_size), config.stem, config.layout(config.image_size)
     if isinstance(stem, Hybrid):
-        source, numbers, projected = f"{stem.patch} patches of a ResNet's map", stem.pixels(), stem.project
+        source, numbers, projected = f"patches of {stem.patch} cells of a ResNet's map", stem.pixels(), stem.project
     else:
         numbers = config.channels * stem.patch.height * stem.patch.width
-        source, projected = f"{stem.patch} patches", True
+        source, projected = f"patches of {stem.patch} pixels", True
     tokens = ["x_class"] * layout.cls + ellipsis_terms("r_{}", layout.registers)
     tokens += ellipsis_terms("x_{} E" if projected else "x_{}", grid.cells())
     added = config.position.applies_to == "tokens" or isinstance(config.position, Combined)
@@ -49,7 +49,7 @@ def embedding_equations(config: Vit) -> tuple[str, ...]:
     first = ", then LN" if config.tokens.norm else ""
     return (
         f"z_0 = [{'; '.join(tokens)}]{plus}{first}    (eq. 1)",
-        f"      {grid} = {grid.cells()} {source} of {numbers} numbers{maps}, z: {layout.length()} x {config.width}",
+        f"      {grid} = {grid.cells()} {source}, {numbers} numbers each{maps}, z: {layout.length()} x {config.width}",
         f"      position: {describe_position(config.position)}",
     )
 

@@ -202,9 +202,10 @@ def sequence_step(walk: Walkthrough) -> Step:
     numbers = [("tokens", float(layout.length())), ("mean norm of a patch token", mean_norm(patches))]
     if config.position.applies_to == "tokens" and not config.tokens.norm:
         numbers.append(("mean norm of the position embedding", mean_norm(patches - walk.trace.patches)))
-    text = f"{prefix}{acts[config.position.applies_to]} Here: {position.strip().removeprefix('position: ')}"
+    kind = position.strip().removeprefix("position: ")
+    text = f"{prefix}{acts[config.position.applies_to]} {kind}"
     shape, strips = format_shape(*tokens.shape), draw_vector_strips(to_array(patches[walk.marked]), MARKS)
-    return Step("Class token and positions are added", equation, text, shape, tuple(numbers), (strips,))
+    return Step("The sequence of tokens is built", equation, text, shape, tuple(numbers), (strips,))
 
 
 def first_layer_steps(walk: Walkthrough) -> list[Step]:
