@@ -226,7 +226,7 @@ def test_a_model_without_classes_gives_features_alone(run: Runner, album: Path, 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (("--shard", "0/4"), ("[config.bad_shard]", "--shard", "1/N to N/N", "'0/4'")),
+        (("--shard", "0/4"), ("[config.bad_shard]", "--shard", "I/N", "'0/4'")),
         (("--shard", "5/4"), ("[config.bad_shard]", "--shard", "'5/4'")),
         (("--format", "xml"), ("[config.unknown_name]", "--format", "table, json, jsonl or csv", "'xml'")),
         (("--out", "/dev/null/a.jsonl"), ("[config.not_writable]", "--out")),

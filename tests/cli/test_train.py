@@ -13,7 +13,7 @@ from vitral import cli
         (["photos", "--resume", "runs/a b"], "config.conflict", ("where: --resume", "DATA", "--resume 'runs/a b'")),
         (["--resume", "runs/a", "--lr", "1", "--set", "x=1"], "config.conflict", ("where: --resume", "lr, x")),
         (["--resume", "runs/a b", "--tracker", "wandb"], "config.not_found", ("where: runs/a b",)),
-        (["sample", "--tracker", "wandbb"], "config.unknown_name", ("where: tracker", "wandbb")),
+        (["sample", "--tracker", "wandbb"], "config.unknown_name", ("where: --tracker", "wandbb")),
     ],
 )
 def test_what_cannot_begin_is_refused(

@@ -145,7 +145,9 @@ def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:
 
 def test_the_whole_evaluation_is_a_heading_and_a_part_for_each_judge() -> None:
     kinds = ("accuracy", "knn", "fewshot", "linear", "resolution", "tokens")
-    text = format_evaluation(evaluate(striped_model(), stripes(), cache=False, with_=kinds))
+    evaluation = evaluate(striped_model(), stripes(), cache=False, with_=kinds)
+    text = format_evaluation(evaluation)
+    assert str(evaluation) == text
     headings = [line for line in text.splitlines() if line and not line.startswith(" ")]
     assert headings == ["a model in memory on stripes: 18 test images of 3 classes", *kinds]
     assert all(line == line.rstrip() for line in text.splitlines())

@@ -11,8 +11,12 @@ from torch.utils.data import Dataset, Subset
 
 import vitral
 from tests.errors import raises
+from tests.runs.small import photos, recipe_and_samples
 from vitral.core.config import Size
 from vitral.data.datasets.torch_dataset import open_dataset
+from vitral.recipes.recipe import DataConfig
+from vitral.runs.preflight import create_run
+from vitral.runs.request import OBJECT
 from vitral.runs.train import Run
 from vitral.tasks.classify import Classify
 
@@ -127,6 +131,14 @@ def test_items_that_are_not_an_image_and_a_label_are_refused(item: Any) -> None:
 
     with raises("data.bad_label", "item 0"):
         open_dataset(Wrong())
+
+
+def test_a_run_on_an_object_is_named_after_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    named = [recipe.model_copy(update={"data": DataConfig(path=path)}) for path in (f"{OBJECT}Birds", "photos")]
+    folders = [create_run("", each, samples, []).path for each in named]
+    assert [str(folder) for folder in folders] == ["runs/Birds", "runs/photos"]
 
 
 def test_a_run_on_an_object_is_resumed_with_the_object_alone(tmp_path: Path) -> None:

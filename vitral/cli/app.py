@@ -145,6 +145,8 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> VitralError:
 
 def _place(where: str, arguments: Sequence[str]) -> str:
     """The option that set a field, if one was given: `--image-size` for model.image_size, `--models` for model."""
+    if where in arguments:  # a value, such as a path that is called out
+        return where
     option = f"--{where.rpartition('.')[2].replace('_', '-')}"
     given = {argument.partition("=")[0] for argument in arguments}
     return next((name for name in (option, f"{option}s") if name in given), where)

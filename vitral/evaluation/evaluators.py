@@ -35,6 +35,12 @@ class Evaluation(Config):
     results: tuple[EvaluatorResult, ...]  # in the order of the evaluators
     notes: tuple[str, ...]  # caveats
 
+    def __str__(self) -> str:
+        """The text that the command prints."""
+        from vitral.evaluation.results import format_evaluation
+
+        return format_evaluation(self)
+
     def _repr_html_(self) -> str:
         """The tables of the results, for a notebook."""
         from vitral.evaluation.results import evaluation_card

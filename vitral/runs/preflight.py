@@ -28,7 +28,7 @@ from vitral.runs.build import build_loader
 from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder
 from vitral.runs.messages import data_arguments, describe_model
 from vitral.runs.options import TrainOptions
-from vitral.runs.request import RunRequest, data_recipe, open_samples, request_from_options, resolve
+from vitral.runs.request import OBJECT, RunRequest, data_recipe, open_samples, request_from_options, resolve
 
 UNLABELED_TASK = "masked_patches"
 OPTIONS = ("image_size", "root", "task", "weights")  # settings with an option of their own on the command line
@@ -142,7 +142,8 @@ def quick_check(samples: Samples, recipe: Recipe) -> list[str]:
 
 def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) -> RunFolder:
     """Create the run folder with recipe, environment and split."""
-    folder = create_folder(out, samples.where)
+    is_object = recipe.data.path.startswith(OBJECT)
+    folder = create_folder(out, recipe.data.path.removeprefix(OBJECT) if is_object else samples.where)
     with Lock(folder.path):
         if folder.recipe.exists():
             message, hint = "another process has just started a run in this folder", "choose another folder: --out"
