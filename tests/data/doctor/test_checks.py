@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.data.doctor.albums import diagnosed, fill, found, names, pets, photo, scene
 from tests.data.pictures import deep_png, encoded, exif, noise, npy
+from tests.data.tables import table, write_table
 from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
 from vitral.data.doctor.checks import ModelInput, enlargement, file_findings, mode_name
@@ -49,6 +50,12 @@ def test_one_spoilt_file_is_one_finding(
 
 def test_a_sound_set_gives_no_finding(tmp_path: Path) -> None:
     assert diagnosed(tmp_path, pets()).findings == ()
+
+
+def test_rows_of_tables_are_not_misnamed(tmp_path: Path) -> None:
+    samples = open_data(str(write_table(tmp_path / "photos.parquet", table(range(9), [0, 1, 2] * 3))))
+    findings = file_findings(list(examine_all(samples, 0)), ModelInput(Size(16, 16), Size(8, 8)))
+    assert "misnamed" not in {finding.kind for finding in findings}
 
 
 def test_arrays_that_all_have_five_channels_are_well(tmp_path: Path) -> None:

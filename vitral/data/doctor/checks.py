@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.datasets.files import suffix
+from vitral.data.datasets.files import is_image, suffix
 from vitral.data.decoding.header import ImageFormat
 from vitral.data.doctor.examine import ExaminedItem, ImageInfo, Unreadable
 from vitral.data.samples import SPLITS, Item, Samples, format_names
@@ -276,8 +276,9 @@ def _select(items: Sequence[ReadableItem], condition: Callable[[Size], bool]) ->
 
 
 def _misnamed(items: Sequence[ReadableItem]) -> Finding:
-    named = [(item, suffix(item.name), info.header.format) for item, info in items]
-    found = [Example((item,), f"is {kind}") for item, name, kind in named if name and name not in SUFFIXES[kind]]
+    """Files whose name claims another image format. A row of a table claims none: its name is that of the table."""
+    named = [(item, suffix(item.name), info.header.format) for item, info in items if is_image(item.name)]
+    found = [Example((item,), f"is {kind}") for item, name, kind in named if name not in SUFFIXES[kind]]
     title = f"{plural(len(found), 'file has', 'files have')} another format than the name says"
     return Finding.of("note", "misnamed", title, found, "nothing to do: the format is detected from the content")
 
