@@ -21,7 +21,7 @@ from vitral.weights.tensors import read_torch_pickle
 
 ONE, TWO = {"a.weight": torch.ones(2, 2)}, {"a.weight": torch.zeros(2, 2)}
 OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(2, 2)}}, "param_groups": [{"lr": 0.1}]}
-HEADS = "mixer.heads=2"
+HINTS = ("mixer.heads=2", "image_size=32x48")
 
 
 def read(content: object, key: str = "") -> torch.Tensor:
@@ -82,14 +82,14 @@ def test_a_file_without_weights_is_refused(content: object) -> None:
 @pytest.mark.parametrize("suffix", [".pth", ".pth.tar", ".ckpt"])
 def test_a_training_checkpoint_opens_as_its_weights(tmp_path: Path, suffix: str) -> None:
     weights = reference("timm_vit").weights
-    plain = open_model(put(tmp_path / "plain", weights), HEADS).loaded.model
+    plain = open_model(put(tmp_path / "plain", weights), *HINTS).loaded.model
     file = tmp_path / f"checkpoint{suffix}"
     args = argparse.Namespace(model="vit", lr=0.1)
     content = {"state_dict": weights, "optimizer": OPTIMIZER, "epoch": 3, "args": args, "metric": np.float64(0.5)}
     torch.save(content, file)
     with raises("weights.pickle_refused", file):
-        open_model(file, HEADS)
-    found = open_model(file, HEADS, options=ReadOptions(allow_pickle=True))
+        open_model(file, *HINTS)
+    found = open_model(file, *HINTS, options=ReadOptions(allow_pickle=True))
     assert any("optimizer" in line and "args" in line for line in found.messages)
     assert all(torch.equal(one, plain.state_dict()[name]) for name, one in found.loaded.model.state_dict().items())
 
@@ -101,7 +101,7 @@ def test_the_averaged_weights_are_read_by_their_key_from_pickles_and_safetensors
     flat = {f"{part}.{name}": one for part, some in (("m", weights), ("e", averaged)) for name, one in some.items()}
     save_file(flat, tmp_path / "w.safetensors")
     for path, key in (("w.pth", "model_ema"), ("w.safetensors", "e")):
-        settings, expected = {"mixer.heads": 2}, averaged["norm.weight"]
+        settings, expected = {"mixer.heads": 2, "image_size": "32x48"}, averaged["norm.weight"]
         model = vitral.load(tmp_path / path, settings=settings, weights_key=key, allow_pickle=True).model
         assert torch.equal(model.state_dict()["norm.weight"], expected)
     with raises("weights.ambiguous", "model_ema"):

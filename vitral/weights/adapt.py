@@ -98,7 +98,6 @@ FREE_FIELDS = (
     "head",
     "init",
     "memory",
-    "stem.remainder",
     "tokens.dropout",
     "position.resampling",
     "block.drop_path_rate",

@@ -27,18 +27,7 @@ from vitral.weights.reader import DEFAULT_OPTIONS, ReadOptions, read_checkpoint,
 log = logging.getLogger("vitral")
 MAX_STRETCH = 2.0  # of a position table, before a message says so
 # Settings that some checkpoints do not record.
-SETTINGS = (
-    "image_size",
-    "channels",
-    "stem.patch",
-    "position.resampling",
-    "position.precision",
-    "mixer.heads",
-    "mixer.head_width",
-    "mixer.scale",
-    "mlp.activation",
-    "pool",
-)
+SETTINGS = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.activation", "pool")
 RUN = ("recipe.json", "environment.json")  # the files of a run that has no bundle yet
 # Bundles of older formats do not record the activation.
 UNRECORDED_ACTIVATION = (
@@ -168,7 +157,7 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
     if ckpt.setting("image_size"):
         hint += "; for images of another size, convert it with --image-size"
     own = model.state_dict()
-    tensors = import_tensors(format.rules(config, own), own, found.tensors, str(ckpt.path), hint)
+    tensors = import_tensors((found.rules or format.rules)(config, own), own, found.tensors, str(ckpt.path), hint)
     try:
         model.load_weights({name: tensor.float() for name, tensor in tensors.items()})
     except WeightsError as error:

@@ -13,8 +13,10 @@ from vitral.weights.formats.rules import (
     named_rules,
     same,
 )
-from vitral.weights.formats.timm import RESNET, UNIT
+from vitral.weights.formats.timm.infer import UNIT
+from vitral.weights.formats.timm.layout import backbone_names
 
+RESNET = backbone_names("patch_embed.backbone.stem.")
 BODY = Hybrid(layers=(2, 1, 3), root=32)
 FEW = ("image_size=32", "width=8", "depth=1", "mixer.heads=1", "head.num_classes=2")
 

@@ -50,18 +50,11 @@ PLAIN: dict[str, Sequence[Any]] = {
     "tokens.norm": (False,),
     "position.kind": ("learned1d",),
     "position.where": ("stem",),
-    "position.precision": ("float32",),
     "block.kind": ("pre",),
     "block.scale.kind": ("none",),
     "mixer.kind": ("attention",),
     "mixer.qk_norm": (False,),
-    "mixer.scale": ("1/sqrt(d)",),
-    "mixer.output_norm": (False,),
-    "mixer.project_bias": (True,),
     "mlp.kind": ("mlp",),
-    "mlp.bias": (True,),
-    "mlp.norm": (False,),
-    "norm.kind": ("layer_norm",),
 }
 
 
@@ -142,6 +135,7 @@ class DetectedModel(NamedTuple):
     tensors: Mapping[str, Tensor]  # of the model, by the names that the rules have
     unused: Mapping[str, str] = {}  # names of tensors that the model does not use, and why
     assumptions: tuple[str, ...] = ()  # what the file does not record
+    rules: Callable[[Vit, Weights], list[Rule]] | None = None  # where the format has several layouts of tensors
 
 
 class ModelOutputs(NamedTuple):
@@ -163,7 +157,6 @@ class Format:
     register_rows: ClassVar[bool] = True  # whether registers have rows in the table where the class token has one
     supported: ClassVar[Mapping[str, Sequence[Any]]] = PLAIN
     takes_arch: ClassVar[bool] = False  # whether `Checkpoint.arch` is read: the library has architectures by name
-    writable: ClassVar[bool] = True  # whether files of it are written, not only read
     squares: ClassVar[bool] = False  # whether images and patches must be square
     even_heads: ClassVar[bool] = True  # whether heads split the width evenly and are projected
 
@@ -171,9 +164,9 @@ class Format:
         """Whether the names, shapes and config files are of this format."""
         raise NotImplementedError
 
-    def certain(self, ckpt: Checkpoint) -> bool:
-        """Whether a file that matches can be of no other format, though its names fit one."""
-        return False
+    def candidates(self, ckpt: Checkpoint) -> Sequence[str]:
+        """The architectures that the file may be, by the names that `--arch` takes."""
+        return ()
 
     def detect(self, ckpt: Checkpoint) -> DetectedModel:
         """The model in the file; WeightsError where the file does not record a setting and none is given."""

@@ -15,7 +15,7 @@ from vitral.core.config import Size
 from vitral.core.errors import WeightsError
 from vitral.models.base import find_mismatches, raise_mismatches
 from vitral.models.embed import kernel_to_linear, linear_to_kernel
-from vitral.models.position import Learned1d
+from vitral.models.position import learned_table
 from vitral.models.vit import Vit
 
 Change = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -143,35 +143,44 @@ def _written(rules: Iterable[Rule], own: Weights) -> Iterator[tuple[str, Tensor]
         yield from zip(rule.theirs, rule.write([own[name] for name in rule.ours]), strict=True)
 
 
+def token_rules(model: Vit, tokens: Sequence[str]) -> list[Rule]:
+    """The rule for the class token and the registers, (1, count, D) each in theirs."""
+    layout = model.layout(model.image_size)
+    present = [(name, count) for name, count in zip(tokens, (layout.cls, layout.registers), strict=False) if count]
+    counts = [count for _, count in present]
+    names = tuple(name for name, _ in present)
+    return [Rule((TOKENS,), names, _join_tokens, lambda own: _divide_tokens(own[0], counts))] if counts else []
+
+
+def _join_tokens(found: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.cat([each.flatten(0, 1) for each in found])]  # (prefix, D)
+
+
+def _divide_tokens(own: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    return [part[None] for part in own.split(list(counts))]  # (1, count, D) each
+
+
 def position_rules(model: Vit, tokens: Sequence[str], table: str, register_rows: bool = True) -> list[Rule]:
     """The rules for the class token and the registers, (1, count, D) each, and for a table (1, rows, D).
 
     In timm and its relatives, registers have rows in the table where the class token has one. Such a row is always
     added to the same token, so ours hold the sum of both; it is written as the token and a row of zeros.
     """
-    layout = model.layout(model.image_size)
+    layout, learned = model.layout(model.image_size), learned_table(model.position)
     cls, registers = layout.cls, layout.registers
-    present = [(name, count) for name, count in zip(tokens, (cls, registers), strict=False) if count]
-    names, counts = [name for name, _ in present], [count for _, count in present]
-    tables = [same(TABLE, table)] if isinstance(model.position, Learned1d) else []
-
-    def join(found: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat([each.flatten(0, 1) for each in found])]  # (prefix, D)
-
-    def divide(own: Sequence[Tensor]) -> list[Tensor]:
-        return [part[None] for part in own[0].split(counts)]  # (1, count, D) each
-
-    if not isinstance(model.position, Learned1d) or not (model.position.cls and registers and register_rows):
-        return [Rule((TOKENS,), tuple(names), join, divide), *tables] if counts else tables
+    if learned is None or not (learned.cls and registers and register_rows):
+        return [*token_rules(model, tokens), *([same(TABLE, table)] if learned else [])]
+    counts = [count for count in (cls, registers) if count]
+    names = tokens[:2] if cls else tokens[1:2]
 
     def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
         first, others, rest = found[-1].split([cls, registers, found[-1].shape[1] - cls - registers], dim=1)
-        return [*join([*found[:-2], found[-2] + others]), torch.cat([first, rest], dim=1)]
+        return [*_join_tokens([*found[:-2], found[-2] + others]), torch.cat([first, rest], dim=1)]
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
         zeros = own[1].new_zeros(1, registers, own[1].shape[2])
         rows = torch.cat([own[1][:, :cls], zeros, own[1][:, cls:]], dim=1)  # (1, cls + registers + N, D)
-        return [*divide(own), rows]
+        return [*_divide_tokens(own[0], counts), rows]
 
     return [Rule((TOKENS, TABLE), (*names, table), read, write)]
 
