@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitral.weights.pretrained import PretrainedWeights
 
 PATTERN_HELP = "Show only names that match, such as 'dinov2*' or B/16; without * any name that contains it."
+MORE_NAMES = "vitral models --architectures lists all names; vitral describe NAME shows one."
 WIDTH = 100  # columns at most, and in a pipe
 MIN_WIDTH = 60
 # Shown if no pattern is given: the sizes of the paper and of published weights.
@@ -55,11 +56,7 @@ def models(
         return
     sections = []
     if names:
-        more = (
-            ""
-            if architectures or pattern
-            else "vitral models --architectures lists all names; vitral describe NAME shows one."
-        )
+        more = "" if architectures or pattern else MORE_NAMES
         sections.append(_section("Architectures", "224x224 pixels, 1,000 classes", _architecture_table(names), more))
     if notes:
         body = _notes(notes) if recipes or pattern else _notes_in_brief(notes)

@@ -69,9 +69,7 @@ class ExplanationFigure(NamedTuple):
         """Write the PNG."""
         write_file_atomically(Path(path).expanduser(), self.png())
 
-    def _repr_png_(self) -> bytes:
-        """The figure, for a notebook."""
-        return self.png()
+    _repr_png_ = png  # for a notebook
 
 
 def figures(explanation: Explanation) -> dict[str, ExplanationFigure]:

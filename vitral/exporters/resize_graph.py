@@ -7,6 +7,7 @@ B images, H x W pixels, C channels.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,26 +50,13 @@ class OnnxValue:
         tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=TORCH_DTYPES[self.dtype])
         return OnnxValue(self.builder, self.builder.constant(tensor), self.dtype)
 
-    def __add__(self, other: "OnnxValue | float") -> "OnnxValue":
-        return self.op("Add", other)
-
-    def __sub__(self, other: "OnnxValue | float") -> "OnnxValue":
-        return self.op("Sub", other)
-
-    def __mul__(self, other: "OnnxValue | float") -> "OnnxValue":
-        return self.op("Mul", other)
-
-    def __truediv__(self, other: "OnnxValue | float") -> "OnnxValue":
-        return self.op("Div", other)
-
-    def __matmul__(self, other: "OnnxValue | Tensor") -> "OnnxValue":
-        return self.op("MatMul", other)
-
-    def __lt__(self, other: "OnnxValue | float") -> "OnnxValue":
-        return self.op("Less", other)
-
-    def floor(self) -> "OnnxValue":
-        return self.op("Floor")
+    __add__ = partialmethod(op, "Add")
+    __sub__ = partialmethod(op, "Sub")
+    __mul__ = partialmethod(op, "Mul")
+    __truediv__ = partialmethod(op, "Div")
+    __matmul__ = partialmethod(op, "MatMul")
+    __lt__ = partialmethod(op, "Less")
+    floor = partialmethod(op, "Floor")
 
     def to(self, dtype: int) -> "OnnxValue":
         return self.op("Cast", dtype=dtype, to=dtype)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack, overload
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, TypeGuard, Unpack, cast, overload
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from vitral.inference.engines.engine import (
     AUTO,
     BaseEngine,
     Engine,
-    EngineSelector,
     FloatArray,
     Lazy,
     NamedEngine,
@@ -40,6 +39,7 @@ from vitral.weights.hub import check_not_empty
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitral.inference.engines.auto import AutoEngine
     from vitral.inference.graph.token_merging import Merging
     from vitral.models.base import Model
     from vitral.weights.bundle import Bundle
@@ -162,9 +162,7 @@ class Predictor:
         """The name of the engine; with `auto` that of the engine chosen for `logits`, once they were computed."""
         engine = self._engines["logits" if "logits" in self._engines and self.bundle.classes else "features"]
         if self._engine_name == AUTO and engine.is_made:
-            selector = engine.get()
-            assert isinstance(selector, EngineSelector)
-            return selector.name
+            return cast("AutoEngine", engine.get()).name
         return self._engine_name
 
     def predict(self, images: str | Path | Iterable[str | Path], top: int = 5) -> list[Prediction]:
@@ -208,8 +206,8 @@ class Predictor:
         if output == "logits":
             self._check_classes()
         engine = self._lazy_engine(output).get()
-        if isinstance(engine, EngineSelector):
-            return engine.select(images, batch_size)
+        if self._engine_name == AUTO:
+            return cast("AutoEngine", engine).select(images, batch_size)
         return NamedEngine(self._engine_name, engine)
 
     @property

@@ -205,8 +205,7 @@ class JsonLinesFormatter(Formatter):
 class JsonFormatter(Formatter):
     """One list of objects."""
 
-    def __init__(self) -> None:
-        self.before = "\n"
+    before = "\n"  # the next object
 
     def begin(self) -> str:
         return "["

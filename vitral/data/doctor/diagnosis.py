@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -113,7 +113,7 @@ def diagnose_sample(samples: Samples, model_input: ModelInput) -> Diagnosis:
             left -= samples.store.size(item.name)
         if left < 0:
             break
-    return _build(samples, examined, find_all(samples, examined, model_input))
+    return diagnose(samples, examined, model_input=model_input)
 
 
 def diagnose(
@@ -122,13 +122,9 @@ def diagnose(
     faults: Sequence[DataError] = (),
     training: TrainingForecast | None = None,
     arguments: str = "",
+    model_input: ModelInput | None = None,
 ) -> Diagnosis:
-    """The diagnosis of a dataset of which these files were examined."""
-    findings = find_all(samples, examined, training.model_input if training else None, faults)
-    return replace(_build(samples, examined, findings), training=training, arguments=arguments)
-
-
-def _build(samples: Samples, examined: Sequence[ExaminedItem], findings: tuple[Finding, ...]) -> Diagnosis:
+    """The diagnosis of a dataset of which these files were examined; the forecast says what the model takes."""
     items = checks.readable_items(examined)
     return Diagnosis(
         samples,
@@ -136,7 +132,9 @@ def _build(samples: Samples, examined: Sequence[ExaminedItem], findings: tuple[F
         Counter(info.header.size for _, info in items),
         Counter(info.header.format for _, info in items),
         Counter(checks.mode_name(info.header.mode) for _, info in items),
-        findings,
+        find_all(samples, examined, training.model_input if training else model_input, faults),
+        training,
+        arguments,
     )
 
 

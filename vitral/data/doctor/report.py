@@ -6,7 +6,6 @@ from math import ceil, floor, log2, sqrt
 from pathlib import Path
 from textwrap import TextWrapper
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -28,7 +27,7 @@ from vitral.data.samples import SPLITS, Item, Samples, Split
 from vitral.data.thumbnails import thumbnail_url
 from vitral.html.charts import Axis, Chart, Dot, Line
 from vitral.html.page import plural, printable, render
-from vitral.html.text import align_columns, format_count
+from vitral.html.text import align_columns, format_count, shorten
 
 COLUMNS = 100
 TEXT_CLASSES = 12
@@ -43,7 +42,8 @@ def format_report(diagnosis: Diagnosis) -> str:
     """The whole report, in lines of at most 100 columns unless a name is longer."""
     samples = diagnosis.samples
     classes = _classes(samples) if is_labeled(samples) and samples.items else ""
-    parts = [_headline(diagnosis), classes, _files(diagnosis), _training(diagnosis)]
+    headline = f"{printable(samples.where)}: {_summary(diagnosis)}"
+    parts = [headline, classes, _files(diagnosis), _training(diagnosis)]
     parts.append("\n".join(line for finding in diagnosis.findings for line in _finding(finding)))
     return "\n\n".join([*filter(None, parts), verdict(diagnosis)])
 
@@ -76,10 +76,6 @@ def format_example(example: Example) -> str:
     return f"{shown} ({detail})" if shown and detail else shown or detail
 
 
-def _headline(diagnosis: Diagnosis) -> str:
-    return f"{printable(diagnosis.samples.where)}: {_summary(diagnosis)}"
-
-
 def _summary(diagnosis: Diagnosis) -> str:
     """`396 images of 2 classes (243 train, 153 val)`."""
     samples = diagnosis.samples
@@ -105,13 +101,8 @@ def _classes(samples: Samples) -> str:
         more = [f"... and {len(counts) - TEXT_CLASSES:,} more; these are the largest and the smallest"]
         counts = sorted(counts, key=lambda row: -sum(row[1]))
         counts = [*counts[: TEXT_CLASSES // 2], *counts[-TEXT_CLASSES // 2 :]]
-    rows = [(_cut(printable(name)), *(f"{count:,}" for count in row)) for name, row in counts]
+    rows = [(shorten(printable(name), COLUMNS // 2), *(f"{count:,}" for count in row)) for name, row in counts]
     return "\n".join([*align_columns([("class", *_nonempty_splits(samples)), *rows], right=range(1, 4)), *more])
-
-
-def _cut(name: str) -> str:
-    """The name in at most half a line."""
-    return name if cell_len(name) <= COLUMNS // 2 else set_cell_size(name, COLUMNS // 2 - 3) + "..."
 
 
 def _files(diagnosis: Diagnosis) -> str:

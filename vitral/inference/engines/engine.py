@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,20 +38,6 @@ class NamedEngine(NamedTuple):
 
     name: str
     engine: Engine
-
-
-@runtime_checkable
-class EngineSelector(Engine, Protocol):
-    """An engine that picks one of several for a stream of images, and keeps to it."""
-
-    @property
-    def name(self) -> str:
-        """The engine that `run` uses; `auto` until its first batch."""
-        ...
-
-    def select(self, images: int | None, batch_size: int) -> NamedEngine:
-        """The engine for a stream of this many images (None: unknown), in batches of this size."""
-        ...
 
 
 def run_in_batches(engine: Engine, pixels: PixelBatch, batch: int) -> FloatArray:

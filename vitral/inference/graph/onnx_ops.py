@@ -112,10 +112,6 @@ def transpose(g: OnnxBuilder, result: Tensor, x: Tensor, first: int = -2, second
     return g.node("Transpose", x, perm=axes)
 
 
-def cast_to_float(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
-    return g.name(x) if x.dtype == torch.float32 else g.node("Cast", x, to=1)
-
-
 def linear(g: OnnxBuilder, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
     product = g.node("MatMul", x, g.constant(weight.mT, "weight"))
     return product if bias is None else g.node("Add", product, g.constant(bias, "bias"))
@@ -214,10 +210,6 @@ def mean(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int | Sequence[int]) ->
     return g.node("ReduceMean", x, g.ints(*axes), keepdims=0)
 
 
-def reduce_sum(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
-    return g.node("ReduceSum", x, g.ints(dim), keepdims=int(keepdim))
-
-
 def gather(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
     """The same indices for every image and head, as one Gather over the flattened last two dimensions."""
     assert dim == -1
@@ -303,7 +295,7 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     Tensor.chunk: split,
     Tensor.div: elementwise("Div"),
     Tensor.flatten: reshape,
-    Tensor.float: cast_to_float,
+    Tensor.float: lambda g, result, x: g.name(x) if x.dtype == torch.float32 else g.node("Cast", x, to=1),
     Tensor.gather: gather,
     Tensor.index_select: lambda g, result, x, dim, index: g.node("Gather", x, index, axis=dim),
     Tensor.log: elementwise("Log"),
@@ -316,7 +308,7 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     Tensor.repeat_interleave: repeat_interleave,
     Tensor.softmax: lambda g, result, x, dim: g.node("Softmax", x, axis=dim),
     Tensor.sub: elementwise("Sub"),
-    Tensor.sum: reduce_sum,
+    Tensor.sum: lambda g, result, x, dim, keepdim=False: g.node("ReduceSum", x, g.ints(dim), keepdims=int(keepdim)),
     Tensor.take: lambda g, result, x, index: g.node("Gather", x, index, axis=0),  # of a vector
     Tensor.take_along_dim: take_along_dim,
     Tensor.tanh: elementwise("Tanh"),
