@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import vitral
+from tests.processes import run_forked
 
 ROOT = Path(__file__).parents[1]
 BEFORE = Path(__file__).parent / "fixtures/before"
@@ -56,9 +57,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def command(home: Path, *words: str, processes: int = 1) -> str:
     """What a command line prints, run by this code from a folder."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
-    module = [sys.executable, *launcher, "-m", "vitral", *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if processes == 1:
+        alone = run_forked(*words, cwd=home, env=environment)
+        assert alone.returncode == 0, alone.stderr
+        return alone.stdout
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    module = [sys.executable, *launcher, "-m", "vitral", *words]
     done = subprocess.run(module, cwd=home, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -113,6 +118,7 @@ def test_an_export_answers_as_it_did(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNNERS)
+@pytest.mark.sampled(4)
 def test_the_runner_of_an_export_prints_what_it_did(name: str, home: Path) -> None:
     shutil.copytree(BEFORE / "exports" / name, home / name)
     (home / name / "run.txt").rename(home / name / "run.py")
@@ -142,6 +148,7 @@ def test_a_finished_run_opens(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "processes"), HALTED.items())
+@pytest.mark.sampled(5)
 def test_a_run_that_was_stopped_ends_as_it_would_have(name: str, processes: int, home: Path) -> None:
     shutil.copytree(BEFORE / "halted" / name, home / "run")
     steps = [json.loads(line)["step"] for line in (home / "run/metrics.jsonl").read_text().splitlines()]

@@ -15,6 +15,7 @@ from PIL import Image
 
 import vitral
 from tests.errors import raises
+from tests.processes import run_forked
 from vitral.core.config import parse_settings
 
 PAGE = Path(__file__).parents[1] / "docs/custom.md"
@@ -45,9 +46,7 @@ def settings_for(kind: str, parts: Path) -> list[str]:
 
 
 def vitral_command(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "vitral", *words]
-    return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return run_forked(*words, cwd=home, env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"})
 
 
 def test_each_part_has_at_most_20_lines_of_code() -> None:

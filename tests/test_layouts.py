@@ -154,6 +154,7 @@ UNOPENED = ("data.unknown_format", "data.not_found")  # other faults are in the 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.sampled(4)
 def test_check_answers_with_no_flags(layout: Layout, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data = layout.build(tmp_path)
     before = sorted(os.walk(tmp_path))
@@ -171,6 +172,7 @@ def test_check_answers_with_no_flags(layout: Layout, tmp_path: Path, capfd: pyte
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.sampled(4)
 def test_an_epoch_shows_every_image_once_or_the_set_is_refused(layout: Layout, tmp_path: Path) -> None:
     data = layout.build(tmp_path)
     if layout.code:

@@ -1,12 +1,11 @@
 """`vitral bench` as its users meet it: a real process, and one for each engine."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_evaluate import tiny
+from tests.processes import run_forked
 from vitral import cli
 from vitral.runs.bench import Bench, format_bench
 
@@ -25,8 +24,7 @@ def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> 
         "--json",
         "--quiet",
     )
-    words = [sys.executable, "-m", "vitral", "bench", "--models", model, *options]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = run_forked("bench", "--models", model, *options)
     assert (done.returncode, done.stderr) == (0, "")
     found = Bench.from_json(done.stdout)
     rows = [(row.engine, row.batch, len(row.seconds), row.own) for cell in found.cells for row in cell.rows]

@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.processes import run_forked
 from tests.runs.small import photos
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "vitral", "check", *arguments, "--workers", "0"]
-    return subprocess.run(line, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+    return run_forked("check", *arguments, "--workers", "0", cwd=home)
 
 
 def test_a_report_a_page_and_json_of_faults_and_the_exit_code(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import vitral
 from tests.evaluation.subjects import files_in
+from tests.processes import run_forked
 from vitral import cli
 from vitral.core.config import Size, parse_settings, union_members
 from vitral.data.datasets.named import CLASSES
@@ -32,13 +32,8 @@ def tiny(folder: Path, classes: tuple[str, ...] = CLASSES) -> str:
     return str(folder / "tiny")
 
 
-def line(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "vitral", "evaluate", *arguments]
-
-
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(home)}
-    return subprocess.run(line(*arguments), capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return run_forked("evaluate", *arguments, env={**os.environ, "XDG_CACHE_HOME": str(home)})
 
 
 def test_all_judges_on_the_bundled_images_then_the_same_numbers_from_the_cache_and_in_python(
@@ -90,8 +85,7 @@ def test_an_interrupt_leaves_with_130_and_no_file(tmp_path: Path) -> None:
     )
     model = tiny(tmp_path)
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    words = [sys.executable, "-c", script, "evaluate", model, "sample", "--with", "knn"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = run_forked("evaluate", model, "sample", "--with", "knn", code=script, env=environment)
     assert done.returncode == 128 + signal.SIGINT
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "cache").exists() or files_in(tmp_path / "cache" / "vitral" / "features") == []

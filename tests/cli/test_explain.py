@@ -1,9 +1,7 @@
 """`vitral explain` as its users meet it: real files and real processes."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from PIL import Image
 
 from tests.errors import raises
 from tests.models.variants import VARIANTS, small
+from tests.processes import run_forked
 from tests.weights.bundles import loaded
 from vitral import cli, open_data
 from vitral.explanation.explanation import Summary
@@ -39,10 +38,7 @@ def written(home: Path, config: Vit | Resnet, name: str) -> None:
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    root = str(Path(cli.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
-    line = [sys.executable, "-m", "vitral", "explain", *arguments]
-    return subprocess.run(line, cwd=home, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return run_forked("explain", *arguments, cwd=home)
 
 
 def test_a_page_is_written_and_its_path_printed_and_figures_beside_it(home: Path) -> None:

@@ -1,7 +1,6 @@
 """`vitral export` as its users meet it: real processes, and a runner that is run by itself."""
 
 import json
-import os
 import subprocess
 import sys
 from inspect import signature
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.inference.exports import bundled
+from tests.processes import run_forked
 from tests.runs.small import photos
 from vitral import cli
 from vitral.core.config import union_members
@@ -19,13 +19,7 @@ from vitral.runs.export import IMAGES
 
 
 def run(home: Path, *arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
-    program = ["-c", code] if code else ["-m", "vitral"]
-    words = [sys.executable, *program, "export", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=home, env=paths())
-
-
-def paths() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+    return run_forked("export", *arguments, code=code, cwd=home)
 
 
 def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_runs(tmp_path: Path) -> None:
@@ -46,8 +40,7 @@ def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_
     assert [row["image"] for row in rows] == pictures
     assert {row["class"] for row in rows} <= set(notes.classes)
 
-    words = [sys.executable, "-m", "vitral", "predict", "out", *pictures, "--format", "jsonl"]
-    named = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path, env=paths())
+    named = run_forked("predict", "out", *pictures, "--format", "jsonl", cwd=tmp_path)
     found = [json.loads(line) for line in named.stdout.splitlines()]
     assert [row["path"] for row in found] == pictures
     assert [row["answers"][0]["class"] for row in found] == [row["class"] for row in rows]
@@ -103,9 +96,7 @@ def test_wishes_that_cannot_be_granted_have_their_codes(
 
 
 def test_the_help_names_every_format() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "vitral", "export", "--help"], capture_output=True, text=True, check=True
-    )
+    done = run_forked("export", "--help")
     kinds = [target.model_fields["kind"].default for target in union_members(Target)]
     assert f"{kinds[0]}, {kinds[1]} or {kinds[2]}." in done.stdout
 

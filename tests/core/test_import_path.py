@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("torch", "typing", "numpy", "json", "logging", "dataclasses", "typer", "pydantic", "rich", "random")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", ["-m vitral", "-mvitral"])
 @pytest.mark.parametrize("safe", ["", "1"])
 def test_files_in_the_working_directory_do_not_replace_modules(tmp_path: Path, module: str, safe: str) -> None:

@@ -19,7 +19,7 @@ def test_the_cache_is_where_the_user_has_it(monkeypatch: pytest.MonkeyPatch, tmp
         assert cache_folder("engines") == tmp_path / "home" / ".cache" / "vitral" / "engines"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("asked", ["", "1", "2,1", "none", "0"])
 def test_as_many_threads_calculate_as_torch_would_use(asked: str) -> None:
     words = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]

@@ -40,6 +40,7 @@ def gray_photo(height: int, width: int, part: tuple[float, float, float, float] 
 
 
 @pytest.mark.parametrize("explanation", [stand_in(registers=2), stand_in(Grid(1, 1), 1, 1)], ids=["usual", "least"])
+@pytest.mark.sampled(2)
 def test_every_figure_is_a_png_that_can_be_opened(explanation: Explanation) -> None:
     found = figures(explanation)
     assert set(found) == WHOLE | MODEL

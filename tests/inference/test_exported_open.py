@@ -45,6 +45,7 @@ def pixels(count: int) -> PixelBatch:
 
 @pytest.mark.parametrize("batch", ["dynamic", 1, 4])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
+@pytest.mark.sampled(2)
 def test_it_answers_any_number_of_images_as_its_model_does(home: Path, target: Target, batch: BatchSize) -> None:
     folder = made(home, target, batch)
     notes = read_export(folder)

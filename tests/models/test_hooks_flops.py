@@ -49,6 +49,7 @@ def torchs_count(config: Vit | Resnet) -> int:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.sampled(3)
 def test_multiply_adds_are_half_of_torchs_flops(name: str) -> None:
     assert ledgers_count(CONFIGS[name]) == torchs_count(CONFIGS[name]) > 0
 

@@ -69,6 +69,7 @@ def test_the_environment_leaves_out_what_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("kind", TUNED)
+@pytest.mark.slow
 def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
     home: Path, first: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vitral
+from tests.processes import run_forked
 from tests.runs.small import begin, photos
 from vitral.explanation.perturbation import class_probabilities
 from vitral.explanation.trace import logit_lens
@@ -47,8 +48,8 @@ def test_predictions_are_sigmoids_of_the_logits(run: Run, image: Path) -> None:
     np.testing.assert_allclose(predictor.probabilities(pixels)[0], expected, atol=TOLERANCE)
     (found,) = predictor.predict(image)
     np.testing.assert_allclose(found.scores, sorted(expected, reverse=True), atol=TOLERANCE)
-    command = [sys.executable, "-m", "vitral", "predict", str(run.folder.path), str(image), "--format", "jsonl"]
-    line = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()[0])
+    shown = run_forked("predict", str(run.folder.path), str(image), "--format", "jsonl").stdout
+    line = json.loads(shown.splitlines()[0])
     printed = [value for value in _floats(line) if 0 < value < 1]
     np.testing.assert_allclose(sorted(printed, reverse=True), sorted(expected, reverse=True), atol=1e-5)
 

@@ -101,6 +101,7 @@ def test_a_run_without_clipping_resumes_to_the_byte(home: Path, monkeypatch: pyt
     assert content(home / "run") == content(home / "unbroken")
 
 
+@pytest.mark.slow
 def test_kills_at_random_instants_change_no_byte(home: Path) -> None:
     settings = (*ALL, "checkpoints.every_seconds=0", "epochs=10")
     begin(home, *settings, out="unbroken")

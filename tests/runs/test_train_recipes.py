@@ -1,7 +1,5 @@
 """A recipe is run as an object, by name, and from JSON and YAML files."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_type_hints
 
@@ -9,6 +7,7 @@ import pytest
 
 import vitral
 from tests.errors import raises
+from tests.processes import run_forked
 from tests.runs.small import SETTINGS, photos
 from vitral.core.config import Config, override, parse_settings
 from vitral.models.registry import ModelOptions
@@ -46,8 +45,7 @@ def test_options_override_a_recipe_file(first: Run) -> None:
 
 def test_the_printed_recipe_is_the_one_that_would_run(first: Run, tmp_path: Path) -> None:
     words = ["train", first.recipe.data.path, "--recipe", "small_hundreds", "--print-recipe", "--seed", "5"]
-    command = [sys.executable, "-m", "vitral", *words, *(word for each in SETTINGS for word in ("--set", each))]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = run_forked(*words, *(word for each in SETTINGS for word in ("--set", each)), cwd=tmp_path)
     (tmp_path / "printed.yaml").write_text(done.stdout, encoding="utf-8")
     assert load_recipe(tmp_path / "printed.yaml") == override(first.recipe, {"seed": 5})
     assert not (tmp_path / "runs").exists()

@@ -1,11 +1,10 @@
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
+from tests.processes import run_forked
 from vitral.training.callbacks import SignalHandler
 from vitral.training.loop import STOP_SIGNALS
 
@@ -26,8 +25,8 @@ def test_the_first_signal_is_noted_and_ends_nothing(number: int) -> None:
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         f"with SignalHandler() as stop:\n    signal.raise_signal({int(number)})\nprint(int(stop.signal))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
-    assert found.stdout == f"{int(number)}\n"
+    found = run_forked(code=code)
+    assert (found.returncode, found.stdout) == (0, f"{int(number)}\n")
 
 
 def test_the_handlers_are_put_back() -> None:
@@ -44,8 +43,7 @@ def test_the_second_signal_ends_the_process_at_once(number: int) -> None:
         "with SignalHandler():\n    os.kill(os.getpid(), 15)\n"
         f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(60)"
     )
-    found = subprocess.run([sys.executable, "-c", code], timeout=50, check=False)
-    assert found.returncode == -number
+    assert run_forked(code=code).returncode == -number
 
 
 def test_outside_the_main_thread_no_handler_is_touched() -> None:

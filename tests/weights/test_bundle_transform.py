@@ -79,6 +79,7 @@ print("equal")
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.sampled(2)
 def test_a_transform_works_in_the_workers_of_a_data_loader(start: str, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.png" for number in range(4)]
     for number, path in enumerate(paths):

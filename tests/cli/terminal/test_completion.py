@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from tests.processes import run_forked
 from vitral.cli.terminal import completion
 from vitral.core.config import union_members
 from vitral.data.datasets.named import NAMED_DATASETS
@@ -37,10 +38,8 @@ def complete(*words: str, cwd: Path = ROOT) -> list[str]:
         "COMP_CWORD": str(len(words)),
         "_VITRAL_COMPLETE": "complete_bash",
     }
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **request}
-    line = [sys.executable, "-m", "vitral"]
-    done = subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stderr == ""
+    done = run_forked(cwd=cwd, env={**os.environ, **request})
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines() if done.stdout.strip() else []
 
 
@@ -99,16 +98,14 @@ def test_completion_does_not_wait_for_torch(words: str) -> None:
 def test_other_shells_get_the_verb_with_its_summary(shell: str, shown: str) -> None:
     request = {"_VITRAL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "vitral tr"}
     environment = {**os.environ, **request, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    line = [sys.executable, "-m", "vitral"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = run_forked(env=environment)
     assert re.fullmatch(shown, done.stdout)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_a_script(shell: str) -> None:
     environment = {**os.environ, "_VITRAL_COMPLETE": f"source_{shell}"}
-    line = [sys.executable, "-m", "vitral"]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = run_forked(env=environment)
     assert f"_VITRAL_COMPLETE=complete_{shell}" in done.stdout
 
 

@@ -99,6 +99,7 @@ def test_an_interrupt_ends_at_once_without_a_word(samples: Samples, send: object
 
 
 @pytest.mark.parametrize(("options", "bar"), [([], True), (["--quiet"], False)])
+@pytest.mark.sampled(2)
 def test_a_terminal_sees_a_bar_unless_it_is_to_be_quiet(samples: Samples, options: list[str], bar: bool) -> None:
     ours, theirs = pty.openpty()
     line = [sys.executable, "-m", "vitral", "check", samples.where, *options]

@@ -95,6 +95,7 @@ def woven(parts: tuple[Batch, ...]) -> Batch:
 
 @pytest.mark.parametrize("order", [Shuffled(), Balanced(), Sequential()])
 @pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.sampled(3)
 def test_the_stream_is_the_same_for_any_workers_processes_and_start(
     samples: Samples, pipeline: str, order: Order
 ) -> None:

@@ -58,6 +58,7 @@ def start_pool(
 
 
 @pytest.mark.parametrize(("workers", "context"), [(1, FORK), (2, FORK), (3, FORK), (7, FORK), (1, SPAWN)])
+@pytest.mark.sampled(3)
 def test_every_row_of_every_step_is_filled_in_turn(workers: int, context: Context) -> None:
     pool, work = start_pool(workers, steps=range(4, 14), context=context)
     filled = [work.ring.array[slot].tolist() for slot in pool.slots()]

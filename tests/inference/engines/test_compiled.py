@@ -31,6 +31,7 @@ PARTS = (
 
 
 @pytest.mark.parametrize("name", PARTS)
+@pytest.mark.sampled(4)
 def test_the_compiler_reads_every_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(compiled, "BACKEND", "eager")
@@ -47,7 +48,7 @@ MADE = ["stem-patches", *(name for name in GRAPHS if name != "stem-patches")]
 
 @pytest.mark.skipif(not HAS_COMPILER, reason="torch's compiler needs one for C++")
 @pytest.mark.filterwarnings("ignore")  # of a compiler that is still changing
-@pytest.mark.sampled(1000)  # a quarter of a minute each
+@pytest.mark.slow  # a quarter of a minute each
 @pytest.mark.parametrize("name", MADE)
 def test_the_code_that_is_made_answers_as_the_model_does(name: str) -> None:
     torch._dynamo.reset()

@@ -14,6 +14,7 @@ from tests.training.distributed.race import images
 from vitral.training.checkpoints.checkpoint import find_newest
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_job_within_30_seconds_and_it_can_be_resumed(tmp_path: Path) -> None:
     images(tmp_path / "photos")
     command = ["--nproc-per-node", "2", "-m", "tests.training.distributed.member", "killed", str(tmp_path)]

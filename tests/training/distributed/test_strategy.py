@@ -54,6 +54,7 @@ def test_the_way_of_spreading_may_change(played: Path) -> None:
         assert distance(played / f"{kind}-to-{other}", played / f"{kind}-3") < ROUNDING
 
 
+@pytest.mark.slow
 def test_two_processes_then_one_then_two_end_where_an_unbroken_run_does(played: Path) -> None:
     for before in NAMES:
         one = alone(played, 3)
