@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 
@@ -51,10 +52,16 @@ WHOLE_PACKAGE_TESTS = (
 )
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a file, which several rules look at."""
+    return ast.parse(source)
+
+
 def imports(path: str, source: str) -> Iterator[tuple[int, str]]:
     """Line and full dotted name of everything a file imports, wherever in it; `from a import b` gives `a.b`."""
     package = PurePosixPath(path).parent.parts
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -95,7 +102,7 @@ def unsafe_breaches(path: str, source: str) -> list[str]:
         for line, name in imports(path, source)
         if name.split(".")[0] in NEVER_IMPORTED or name == "torch.load"
     ]
-    tree = ast.parse(source)
+    tree = parsed(source)
     allowed = {node.func for node in ast.walk(tree) if path == PICKLES and isinstance(node, ast.Call) and _tame(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load" and node not in allowed:
@@ -114,7 +121,7 @@ def durability_breaches(path: str, source: str) -> list[str]:
         return []
     return [
         f"{path}:{call.lineno}: {ast.unparse(call.func)} is for vitral/core/storage.py"
-        for call in ast.walk(ast.parse(source))
+        for call in ast.walk(parsed(source))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if ast.unparse(call.func) in {"os.replace", "os.rename", "os.fsync", "os.fdatasync"}
         or (call.func.attr in {"replace", "rename"} and len(call.args) == 1 and not _starred(call))
@@ -162,7 +169,7 @@ def mirror_breaches(tests: Iterable[str], modules: Iterable[str]) -> list[str]:
 
 def deferred_names(source: str) -> dict[str, str]:
     """Name and module of each import under `if TYPE_CHECKING`."""
-    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    blocks = [node for node in parsed(source).body if isinstance(node, ast.If)]
     imported = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imported for alias in node.names}
 
@@ -336,7 +343,7 @@ ERRORS = {"ConfigError": "config", "DataError": "data", "WeightsError": "weights
 
 def error_codes(source: str) -> Iterator[tuple[str, str]]:
     """Class and code of every error that a file builds, where the code stands there literally."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("Error"):
             codes = [word.value for word in node.keywords if word.arg == "code"]
             chosen = [
@@ -363,7 +370,7 @@ def test_codes_of_errors_are_well_formed() -> None:
 def code_literals(source: str, prefixes: Iterable[str]) -> set[str]:
     """Every string of a file that is a code, wherever it stands; names of files and old fields are not codes."""
     form = re.compile(rf"({'|'.join(prefixes)})\.(?!({'|'.join(NOT_CODES)})$)[a-z0-9_]+")
-    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    strings = (node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant))
     return {text for text in strings if isinstance(text, str) and form.fullmatch(text)}
 
 

@@ -70,6 +70,7 @@ def test_a_recipe_comes_with_its_lab_note(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("name", ["Ti/16", "R26+S/32", "R50x1"])
+@pytest.mark.sampled(3)
 def test_parameters_and_multiply_adds_are_those_of_describe(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = tables(capsys, name, "--architectures")["architectures"][0]
     described = describe(name)

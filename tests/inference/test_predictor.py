@@ -235,6 +235,7 @@ assert "torch" not in sys.modules
 
 
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
+@pytest.mark.sampled(2)
 def test_an_export_names_what_its_model_names_without_torch(target: Target, files: list[Path], tmp_path: Path) -> None:
     export(exports.source(), exports.export_images(), ExportRequest(target), tmp_path / "exported")
     expected = Predictor(exports.loaded(), engine="eager").predict(files)

@@ -324,6 +324,7 @@ def test_a_time_limit_plans_the_steps(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.sampled(2)
 def test_a_signal_saves_and_prints_the_line_that_goes_on(home: Path, number: int, code: int) -> None:
     words = [sys.executable, "-m", "vitral", "train", str(home / "photos"), "--recipe", "small_hundreds"]
     settings = [word for setting in (*SETTINGS, "epochs=100000") for word in ("--set", setting)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run_forked
 from vitral.training.progress import LineDisplay, fit_width
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,7 @@ shown.close()
     assert any(len(state) > 1 and state[-2] == "saving" and state[-1].endswith("epoch 2/3") for state in screen.states)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
     screen = in_a_terminal(TERM="dumb")
     assert [row for row in screen.rows if row] == ["before", *LINES, "to stderr", "after"]
@@ -124,7 +126,7 @@ LINES = [
 
 
 def test_a_pipe_gets_lines() -> None:
-    answer = subprocess.run([sys.executable, "-c", RUN], cwd=ROOT, capture_output=True, text=True, check=True)
+    answer = run_forked(code=RUN)
     assert answer.stderr.splitlines() == ["before", *LINES, "to stderr", "after"]
     assert answer.stdout == ""
 

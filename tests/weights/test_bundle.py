@@ -205,6 +205,7 @@ def filled(stop: int, work: Callable[[Storage], None]) -> None:
 
 @pytest.mark.parametrize("before", [None, 1])
 @pytest.mark.parametrize("trouble", [killed, filled])
+@pytest.mark.sampled(3)
 def test_trouble_at_any_instant_leaves_the_old_or_the_new(
     tmp_path: Path, before: int | None, trouble: Callable[[int, Callable[[Storage], None]], None]
 ) -> None:

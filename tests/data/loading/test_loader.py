@@ -233,6 +233,7 @@ def test_a_program_may_end_in_the_middle_of_a_stream(tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_spawned_workers_give_the_same(samples: Samples) -> None:
     plan = loader(samples, TRAINING, Shuffled()).plan
     streams = [

@@ -196,6 +196,7 @@ def test_recomputing_keeps_less_and_trains_in_less(tiny: Description) -> None:
 
 
 @pytest.mark.parametrize("name", ["registers", "resnet"])
+@pytest.mark.sampled(4)
 def test_a_description_survives_json(name: str) -> None:
     description = describe(VARIANTS[name])
     assert Description.from_json(description.to_json()) == description

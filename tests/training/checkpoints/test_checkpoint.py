@@ -170,6 +170,7 @@ def _save_for_ever(folder: Path) -> None:
         save_step(folder, step)
 
 
+@pytest.mark.slow
 def test_a_kill_from_outside_at_random_instants_loses_nothing(tmp_path: Path) -> None:
     for attempt in range(12):
         folder = tmp_path / str(attempt)

@@ -25,6 +25,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 
 
 @pytest.mark.parametrize("portions", [1, 3])
+@pytest.mark.sampled(2)
 def test_stopping_after_any_step_changes_no_bit(samples: Samples, tmp_path: Path, portions: int) -> None:
     straight = Toy(samples, tmp_path / "straight", portions, workers=0)
     straight.run(straight.steps)
