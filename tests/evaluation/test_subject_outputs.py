@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import vitral
 from tests.data.loading.photos import photos
+from tests.models.tiny import tiny_model
 from vitral.core.config import Size
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import SamplingPlan, Sequential, Shuffled, World
@@ -26,18 +26,7 @@ CPU = torch.device("cpu")
 
 
 def small_model() -> Model:
-    model = vitral.create_model(
-        "Ti/16",
-        settings={
-            "image_size": 16,
-            "stem.patch": 8,
-            "width": 16,
-            "depth": 2,
-            "mixer.heads": 2,
-            "head.num_classes": 2,
-            "block.drop_path_rate": 0.5,
-        },
-    )
+    model = tiny_model(0.5)
     nn.init.normal_(model.get_parameter("head.linear.weight"))  # a head of zeros would answer every image alike
     return model
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-import vitral
 from tests.data.loading.photos import photos
+from tests.models.tiny import tiny_model
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import ImagePipeline, Loader
@@ -51,18 +51,7 @@ class Toy:
         plan = SamplingPlan(np.array([item.label for item in items]), Shuffled(), 4, seed=5)
         sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
         torch.manual_seed(0)
-        model = vitral.create_model(
-            "Ti/16",
-            settings={
-                "image_size": 16,
-                "stem.patch": 8,
-                "width": 16,
-                "depth": 2,
-                "mixer.heads": 2,
-                "head.num_classes": 2,
-                "block.drop_path_rate": 0.2,
-            },
-        )
+        model = tiny_model(0.2)
         task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
         self.folder, self.steps = folder, EPOCHS * plan.steps_per_epoch
         optimizer, schedule = AdamW(lr=1e-2), Cosine(warmup=2)

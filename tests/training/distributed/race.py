@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import vitral
 from tests.data.loading.photos import photos
+from tests.models.tiny import tiny_model
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import ImagePipeline, Loader
@@ -65,17 +65,7 @@ class Race:
         items = samples.of("train")
         plan = SamplingPlan(np.array([item.label for item in items]), Sequential(), BATCH, 5, group.world)
         torch.manual_seed(0)
-        model = vitral.create_model(
-            "Ti/16",
-            settings={
-                "image_size": 16,
-                "stem.patch": 8,
-                "width": 16,
-                "depth": 2,
-                "mixer.heads": 2,
-                "head.num_classes": 2,
-            },
-        )
+        model = tiny_model()
         task = Classify().build(model, 2, samples.counts("train"), CENTERED)
         self.group = group
         self.spread = distributed.build(task, group)
