@@ -69,7 +69,9 @@ class ExplanationFigure(NamedTuple):
         """Write the PNG."""
         write_file_atomically(Path(path).expanduser(), self.png())
 
-    _repr_png_ = png  # for a notebook
+    def _repr_png_(self) -> bytes:
+        """The figure, for a notebook."""
+        return self.png()
 
 
 def figures(explanation: Explanation) -> dict[str, ExplanationFigure]:
