@@ -121,7 +121,13 @@ def read_records(path: Path | None) -> list[Record]:
 
 
 def choose(groups: Sequence[str], only: str) -> list[Target]:
-    return [(group, name) for group in groups for name in MODULES[group].names(group) if fnmatch(name, only)]
+    patterns = only.split(",")
+    return [
+        (group, name)
+        for group in groups
+        for name in MODULES[group].names(group)
+        if any(fnmatch(name, pattern) for pattern in patterns)
+    ]
 
 
 def show(record: Record, number: int, count: int) -> None:
@@ -134,7 +140,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.zoo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="names that match, such as 'vit_*rope*'")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="names that match: 'vit_*rope*,eva*'")
     parser.add_argument("--group", default=",".join(MODULES), help="groups, separated by commas (default: all)")
     parser.add_argument("--ways", default="hub,arch,bare,settings", help="ways, separated by commas (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a JSON line for each cell")

@@ -1,6 +1,8 @@
 """timm's models by name, three layers deep, in timm's hub folder and as a bare file."""
 
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -52,13 +54,13 @@ def make(group: str, name: str, folder: Path) -> Subject:
     native = tuple(getattr(model.patch_embed, "img_size", None) or native) if hasattr(model, "patch_embed") else native
     parts = traits(model, native)
     del model
-    answers, more = ask(timm, hub, native, seed_of(name))
+    answers, more = ask(partial(reopen, timm, name, arguments, hub), hub, native, seed_of(name))
     ways: dict[str, tuple[Path, dict[str, Any]]] = {
         "hub": (hub, {}),
         "arch": (bare, {"arch": name}),
         "bare": (bare, {}),
     }
-    if len(arguments) > 1:  # a narrower model than the name says
+    if "embed_dim" in arguments:  # a narrower model than the name says
         ways = {"hub": ways["hub"]}
     return Subject(ways, answers, (*notes, *more), candidate=name, traits=parts)
 
@@ -95,39 +97,60 @@ def traits(model: Any, native: tuple[int, int]) -> tuple[str, ...]:
 
 def shallow(timm: Any, name: str) -> tuple[dict[str, Any], list[str]]:
     """The arguments of the shallowest model of at least three layers; narrower only where memory asks for it."""
-    for depth in DEPTHS:
-        arguments: dict[str, Any] = {"depth": depth}
+    found = None
+    for arguments in depth_arguments(timm, name):
         try:
             with torch.device("meta"):
-                model = timm.create_model(name, **arguments)
+                found = timm.create_model(name, **arguments)
             break
-        except Exception as error:  # a name that needs more layers
+        except AssertionError as error:  # a name that needs more layers, or settings for each of them
             reason = error
-    else:
+    if found is None:
         raise reason
-    notes = [f"{depth} layers" for _ in range(depth != DEPTHS[0])]
-    size = 8 * sum(tensor.numel() for tensor in model.state_dict().values())
+    notes = [] if arguments == {"depth": DEPTHS[0]} else [f"built with {arguments}"]
+    size = 8 * sum(tensor.numel() for tensor in found.state_dict().values())
     factor = 1
     while size / factor**2 > MOST_BYTES:
         factor *= 2
     if factor > 1:
-        attention = model.blocks[0].attn
-        arguments |= {"embed_dim": model.embed_dim // factor, "num_heads": attention.num_heads // factor}
-        notes.append(f"width {model.embed_dim // factor} instead of {model.embed_dim}, as many times fewer heads")
+        heads = found.blocks[0].attn.num_heads
+        arguments |= {"embed_dim": found.embed_dim // factor, "num_heads": heads // factor}
+        if "num_kv_heads" in arguments:
+            arguments["num_kv_heads"] = [count // factor for count in arguments["num_kv_heads"]]
+        notes.append(f"width {found.embed_dim // factor} instead of {found.embed_dim}, as many times fewer heads")
     return arguments, notes
 
 
-def ask(timm: Any, hub: Path, native: tuple[int, int], seed: int) -> tuple[list[Answers], list[str]]:
+def depth_arguments(timm: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Arguments to try for few layers; key and value heads of the first, a middle and the last layer if they differ."""
+    yield {"depth": DEPTHS[0]}
+    with torch.device("meta"):
+        blocks = timm.create_model(name).blocks
+    heads = [getattr(block.attn, "num_kv_heads", 0) for block in blocks]
+    if all(heads):
+        yield {"depth": 3, "num_kv_heads": [heads[0], heads[len(heads) // 2], heads[-1]]}
+    yield from ({"depth": depth} for depth in DEPTHS[1:])
+
+
+def reopen(timm: Any, name: str, arguments: dict[str, Any], hub: Path, **more: Any) -> Any:
+    """timm's model of its own folder; where the folder does not suffice, of its file."""
+    try:
+        return timm.create_model(f"local-dir:{hub}", pretrained=True, **more).eval()
+    except FileNotFoundError:  # pretrained=True asks the hub for the stem's network as well
+        return timm.create_model(name, checkpoint_path=hub / "model.safetensors", **arguments, **more).eval()
+
+
+def ask(build: Callable[..., Any], hub: Path, native: tuple[int, int], seed: int) -> tuple[list[Answers], list[str]]:
     """What timm answers at the native size, and at a wider one by its own resampling."""
     notes = []
     with float64():
-        model = timm.create_model(f"local-dir:{hub}", pretrained=True).eval()
+        model = build()
         check_reopened(model, hub)
         step = token_width(model)
         wider = (native[0], native[1] + 2 * step)
         answers = [answer(model, random_images(native, seed))]
         images = random_images(wider, seed)
-        other, how = resized(timm, model, hub, wider)
+        other, how = resized(build, model, wider)
         if other is None:
             notes.append(f"one size only: timm cannot run another: {how}")
         else:
@@ -160,14 +183,14 @@ def token_width(model: Any) -> int:
     return int(ratio)
 
 
-def resized(timm: Any, model: Any, hub: Path, size: tuple[int, int]) -> tuple[Any, str]:
+def resized(build: Callable[..., Any], model: Any, size: tuple[int, int]) -> tuple[Any, str]:
     """The same model for another size, by the first of timm's ways that works, and its name."""
     if getattr(model, "dynamic_img_size", False) or not hasattr(model, "patch_embed"):
         return model, "its own means"
     reason = ""
     for how, arguments in (("dynamic_img_size", {"dynamic_img_size": True}), ("img_size", {"img_size": size})):
         try:
-            other = timm.create_model(f"local-dir:{hub}", pretrained=True, **arguments).eval()
+            other = build(**arguments)
             other.forward_features(torch.zeros(1, 3, *size, dtype=torch.float64))
             return other, how
         except (TypeError, AssertionError, RuntimeError) as error:
