@@ -154,6 +154,10 @@ def test_images_that_are_no_files_are_not_suggested(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
     (tmp_path / "photos/val/bright/0.png").unlink()
     assert [purpose for purpose, _ in next_commands(RunFolder(Path("runs/a")), recipe, samples)] == ["evaluate it"]
+    own = override(recipe, {"data.path": "./birds.py:Birds"})
+    assert [command for _, command in next_commands(RunFolder(Path("runs/a")), own, samples)] == [
+        "vitral.Predictor('runs/a')"
+    ]
     only_train = replace(samples, items=samples.of("train"))
     commands = [command for _, command in next_commands(RunFolder(Path("runs/a")), recipe, only_train)]
     assert not any("evaluate" in command for command in commands)

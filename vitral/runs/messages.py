@@ -170,12 +170,12 @@ def _trust_data(recipe: Recipe) -> str:
 def next_commands(folder: RunFolder, recipe: Recipe, samples: Samples) -> list[Fact]:
     """What to do with a finished run: the purpose of each command, and the command, which works as it stands."""
     run, named = _quote(str(folder.path)), recipe.data.path in {SAMPLE, *NAMED_DATASETS}
-    if recipe.data.path.startswith(OBJECT):  # no command could name the data
-        trust = ", trust=True" if trust_option(recipe.model) else ""
-        return [("use it in Python", f"vitral.Predictor({str(folder.path)!r}{trust})")]
+    trust = trust_option(recipe.model)
+    in_python = f"vitral.Predictor({str(folder.path)!r}{', trust=True' if trust else ''})"
+    if recipe.data.path.startswith(OBJECT):
+        return [("use it in Python", in_python)]
     split = first_split(samples, "test", "val", "train")
     example = SAMPLE if recipe.data.path == SAMPLE else _example_file(samples, split)
-    trust = trust_option(recipe.model)
     commands = []
     if not recipe.task.labeled:
         data = data_arguments(recipe) if named else "PHOTOS/"
@@ -186,7 +186,7 @@ def next_commands(folder: RunFolder, recipe: Recipe, samples: Samples) -> list[F
         commands.append(("predict an image", f"vitral predict {run} {_quote(example)}{trust}"))
     if example and isinstance(recipe.model, Vit):
         commands.append(("see what it looks at", f"vitral explain {run} {_quote(example)}{trust}"))
-    return commands
+    return commands or [("use it in Python", in_python)]  # no command could name the data
 
 
 def format_commands(commands: Sequence[Fact]) -> list[str]:
