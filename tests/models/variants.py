@@ -151,6 +151,7 @@ def options() -> dict[str, Vit]:
         "query-of-patches": small(pool=AttentionPool(heads=4, tokens="patches", mlp_ratio=2.0)),
         "shared-bias": small(position=RelativeBias(shared=True), tokens=Tokens(registers=1)),
         "bias-of-the-mean": small(position=RelativeBias(), **NO_CLASS),
+        "rope-rounded": small(position=Rope2d(precision="bfloat16")),
         "rope-reference": small(position=RopeAxial(offset=1.0, reference=Size(3, 5), order="columns_first")),
         "table-and-bias": small(position=Combined(added=Learned1d(cls=False), inside=RelativeBias())),
         "mlp-norm": small(mlp=Mlp(norm=True, activation="relu")),

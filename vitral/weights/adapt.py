@@ -98,6 +98,7 @@ FREE_FIELDS = (
     "head",
     "init",
     "memory",
+    "stem.remainder",
     "tokens.dropout",
     "position.resampling",
     "block.drop_path_rate",

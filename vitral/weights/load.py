@@ -27,7 +27,18 @@ from vitral.weights.reader import DEFAULT_OPTIONS, ReadOptions, read_checkpoint,
 log = logging.getLogger("vitral")
 MAX_STRETCH = 2.0  # of a position table, before a message says so
 # Settings that some checkpoints do not record.
-SETTINGS = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.activation", "pool")
+SETTINGS = (
+    "image_size",
+    "channels",
+    "stem.patch",
+    "position.resampling",
+    "position.precision",
+    "mixer.heads",
+    "mixer.head_width",
+    "mixer.scale",
+    "mlp.activation",
+    "pool",
+)
 RUN = ("recipe.json", "environment.json")  # the files of a run that has no bundle yet
 # Bundles of older formats do not record the activation.
 UNRECORDED_ACTIVATION = (

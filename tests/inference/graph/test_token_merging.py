@@ -229,6 +229,7 @@ REFUSED = {
     "position-combined": "model.position",
     "shared-bias": "model.position",
     "bias-of-the-mean": "model.position",
+    "rope-rounded": "model.position",
     "rope-reference": "model.position",
     "table-and-bias": "model.position",
     "norm-rms_norm": "model.mixer",

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from scipy.ndimage import zoom
 from torch import Tensor
 
+from tests.errors import raises
 from vitral.models import Grid
 from vitral.models.position import Resampling, resample_axis, resample_grid
 
 Weights = Callable[[int, int], Tensor]
-HOW = pytest.mark.parametrize("how", get_args(Resampling))
+HOW = pytest.mark.parametrize("how", [how for how in get_args(Resampling) if how != "slice"])
 PAIRS = pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -180,3 +181,14 @@ def test_a_table_learns_through_the_stretching() -> None:
     resample_grid(given_table, Grid(2, 3), Grid(4, 5)).sum().backward()
     assert given_table.grad is not None
     assert (given_table.grad > 0).all()
+
+
+@pytest.mark.parametrize("new", [Grid(2, 3), Grid(3, 2), Grid(1, 6), Grid(2, 2), Grid(1, 1)])
+def test_a_slice_is_the_first_rows_in_reading_order(new: Grid) -> None:
+    tables = torch.randn(2, 6, 4)
+    assert torch.equal(resample_grid(tables, Grid(2, 3), new, "slice"), tables[:, : new.cells()])
+
+
+def test_a_slice_has_no_rows_for_more_patches() -> None:
+    with raises("config.size_mismatch", "3x3", 6, "position.resampling=bilinear"):
+        resample_grid(torch.randn(6, 4), Grid(2, 3), Grid(3, 3), "slice")

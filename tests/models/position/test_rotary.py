@@ -62,6 +62,15 @@ def test_rotation_is_a_product_of_complex_numbers(grid: Grid, width: int, base: 
         assert found[place].tolist() == pytest.approx(turned(vectors[place], row, column, grid, base), abs=1e-5)
 
 
+def test_rounded_periods_are_those_of_bfloat16() -> None:
+    like = torch.zeros(1)
+    exact, rounded = (rotary_angles(Grid(1, 2), 12, 100.0, like, how) for how in ("float32", "bfloat16"))
+    periods = (100.0 ** (torch.arange(3) / 3)).bfloat16().float()
+    column = rounded[1, 3:]  # half way to the right
+    torch.testing.assert_close(column, math.pi / periods)
+    assert not torch.allclose(exact, rounded, rtol=1e-4)
+
+
 @GRIDS
 def test_rotation_keeps_lengths(grid: Grid) -> None:
     vectors = torch.randn(2, 3, grid.cells(), 16)

@@ -68,6 +68,32 @@ def differences(model: Model, answers: Mapping[str, Tensor], sizes: tuple[str, .
     return found
 
 
+def layout(name: str, folder: Path) -> tuple[Path, Reference]:
+    """A tiny model that a repository's own code wrote, as a folder, and its answers in float64."""
+    return fixture(f"layouts/{name}", folder)
+
+
+def relative_errors(model: Model, answers: Mapping[str, Tensor]) -> list[float]:
+    """How far our tokens and output are from a repository's, in float64, for each image size that it was asked with."""
+    exact, found = model.double(), []
+    with torch.no_grad():
+        for size in ("", "_other"):
+            if f"images{size}" in answers:
+                images = answers[f"images{size}"].double()
+                tokens = torch.cat(exact.forward_features(images)[:3], dim=1)
+                for ours, theirs in ((tokens, answers[f"tokens{size}"]), (exact(images), answers[f"output{size}"])):
+                    assert ours.shape == theirs.shape
+                    found.append(float((ours - theirs).abs().max() / theirs.abs().max()))
+    assert found
+    return found
+
+
+def written_back(loaded: LoadedModel, kind: Format) -> dict[str, Tensor]:
+    """What the rules of a format, which need not be one that is written, make of a model."""
+    own = loaded.model.state_dict()
+    return export_tensors(kind.rules(vit(loaded), own), own)
+
+
 def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tensor]:
     """What the format writes of a model, whose reading gives the very same tensors again."""
     model, bundle = loaded

@@ -26,7 +26,6 @@ from vitral.models.position import (
     RelativeBiasTable,
     RotaryPosition,
     RotaryPosition2d,
-    rotary_angles,
 )
 from vitral.models.resnet import StdConv2d, pad_same, standardize
 
@@ -263,7 +262,7 @@ class FullAttention(ConstantsModule):
             self.q_norm = scale_norm(self.q_norm, self.head_width**-0.5)
         self.rotary = isinstance(heads.relation, RotaryPosition2d)
         if isinstance(heads.relation, RotaryPosition2d):
-            angles = rotary_angles(layout.grid, self.head_width, heads.relation.base, torch.zeros(1))  # (N, d/2)
+            angles = heads.relation.angles(layout.grid, self.head_width, torch.zeros(1))  # (N, d/2)
             first = (0, 0, layout.prefix(), 0)  # prefix tokens are not rotated: cos 1, sin 0
             self.add_constant("cos", F.pad(angles.cos().repeat(1, 2), first, value=1.0))
             self.add_constant("sin", F.pad(torch.cat([-angles.sin(), angles.sin()], dim=1), first))

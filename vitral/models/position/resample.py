@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitral.core.errors import ConfigError
 from vitral.models.base import Grid
 
-Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset"]
+# slice: the first rows of the table for a grid of fewer patches, as in vit-pytorch; there are none for more patches.
+Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "slice"]
 OFFSET = 0.1  # of a patch, as in DINO
 
 
@@ -16,10 +18,21 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "biline
     """Resample a table of one row per patch (..., rows * columns, D) from the old grid to the new one."""
     if old == new:
         return table
+    if how == "slice":
+        return first_rows(table, old, new)
     image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
     exact = image if image.dtype == torch.float64 else image.float()  # not every kernel takes half precision
     resized = interpolate(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel by itself
     return resized.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
+
+
+def first_rows(table: Tensor, old: Grid, new: Grid) -> Tensor:
+    """The rows for the first patches in reading order, whatever their place on the new grid."""
+    if new.cells() > old.cells():
+        message = f"{new} patches need more positions than the {old.cells()} of this model, which are not resampled"
+        hint = "use smaller images, or set position.resampling=bilinear"
+        raise ConfigError(message, code="config.size_mismatch", where="image_size", hint=hint)
+    return table[..., : new.cells(), :]
 
 
 def interpolate(stack: Tensor, new: Grid, how: Resampling) -> Tensor:

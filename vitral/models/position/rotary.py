@@ -12,11 +12,15 @@ from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.init import BaseInit
 from vitral.models.position.base import AppliesTo, AttentionPosition, BasePosition, check_divisible
 
+Precision = Literal["float32", "bfloat16"]
 
-def rotary_angles(grid: Grid, head_width: int, base: float, like: Tensor) -> Tensor:
+
+def rotary_angles(grid: Grid, head_width: int, base: float, like: Tensor, precision: Precision = "float32") -> Tensor:
     """The rotation angle of every patch in every plane; coordinates run from -1 to 1 on both axes for any grid."""
     quarter = head_width // 4
     periods = base ** (torch.arange(quarter, device=like.device) / quarter)  # (d/4)
+    if precision == "bfloat16":
+        periods = periods.bfloat16().float()
     down = (torch.arange(grid.rows, device=like.device) + 0.5) / grid.rows * 2 - 1  # (R), patch centers
     right = (torch.arange(grid.columns, device=like.device) + 0.5) / grid.columns * 2 - 1  # (S)
     rows = (2 * math.pi * down[:, None] / periods)[:, None].expand(-1, grid.columns, -1)  # (R, S, d/4)
@@ -62,24 +66,25 @@ class Rope2d(BasePosition):
 
     kind: Literal["rope2d"] = "rope2d"
     base: float = Field(default=100.0, gt=0)
+    precision: Precision = "float32"  # of the periods; DINOv3's own files round them
     applies_to: ClassVar[AppliesTo] = "attention"
 
     def check(self, width: int, head_width: int) -> None:
         check_divisible("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")
 
     def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
-        return RotaryPosition2d(self.base)
+        return RotaryPosition2d(self)
 
 
 class RotaryPosition2d(RotaryPosition):
     pairs = "half"
 
-    def __init__(self, base: float) -> None:
+    def __init__(self, config: Rope2d) -> None:
         super().__init__()
-        self.base = base
+        self.config = config
 
     def angles(self, grid: Grid, head_width: int, like: Tensor) -> Tensor:
-        return rotary_angles(grid, head_width, self.base, like)
+        return rotary_angles(grid, head_width, self.config.base, like, self.config.precision)
 
 
 class RopeAxial(BasePosition):

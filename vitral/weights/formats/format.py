@@ -50,11 +50,18 @@ PLAIN: dict[str, Sequence[Any]] = {
     "tokens.norm": (False,),
     "position.kind": ("learned1d",),
     "position.where": ("stem",),
+    "position.precision": ("float32",),
     "block.kind": ("pre",),
     "block.scale.kind": ("none",),
     "mixer.kind": ("attention",),
     "mixer.qk_norm": (False,),
+    "mixer.scale": ("1/sqrt(d)",),
+    "mixer.output_norm": (False,),
+    "mixer.project_bias": (True,),
     "mlp.kind": ("mlp",),
+    "mlp.bias": (True,),
+    "mlp.norm": (False,),
+    "norm.kind": ("layer_norm",),
 }
 
 
@@ -157,12 +164,17 @@ class Format:
     register_rows: ClassVar[bool] = True  # whether registers have rows in the table where the class token has one
     supported: ClassVar[Mapping[str, Sequence[Any]]] = PLAIN
     takes_arch: ClassVar[bool] = False  # whether `Checkpoint.arch` is read: the library has architectures by name
+    writable: ClassVar[bool] = True  # whether files of it are written, not only read
     squares: ClassVar[bool] = False  # whether images and patches must be square
     even_heads: ClassVar[bool] = True  # whether heads split the width evenly and are projected
 
     def matches(self, ckpt: Checkpoint) -> bool:
         """Whether the names, shapes and config files are of this format."""
         raise NotImplementedError
+
+    def certain(self, ckpt: Checkpoint) -> bool:
+        """Whether a file that matches can be of no other format, though its names fit one."""
+        return False
 
     def candidates(self, ckpt: Checkpoint) -> Sequence[str]:
         """The architectures that the file may be, by the names that `--arch` takes."""

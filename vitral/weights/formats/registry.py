@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 
 from vitral.core.errors import ConfigError, format_choices, suggest_choice
-from vitral.weights.formats.dino import Dino, Dinov2Facebook
+from vitral.weights.formats.clip import OpenClip
+from vitral.weights.formats.facebook import Dino, Dinov2Facebook, Dinov3Facebook, Ibot, Mae, MocoV3
 from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.huggingface.clip import HfClip, HfSiglip
 from vitral.weights.formats.huggingface.dino import HfDinov2, HfDinov3
 from vitral.weights.formats.huggingface.family import Family
 from vitral.weights.formats.huggingface.vit import HfDeit, HfMae, HfVit
+from vitral.weights.formats.labml import Labml
 from vitral.weights.formats.timm import Timm
 from vitral.weights.formats.torchvision import Torchvision
 from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
@@ -26,9 +28,15 @@ FORMATS: tuple[Format, ...] = (
     SimpleVit(),
     Dino(),
     Dinov2Facebook(),
+    Dinov3Facebook(),
+    Ibot(),
+    Mae(),
+    MocoV3(),
+    OpenClip(),
+    Labml(),
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
-WRITABLE = ("vitral", *(each for each in LIBRARIES if each != Dino.library))  # facebook's files are only read
+WRITABLE = ("vitral", *dict.fromkeys(each.library for each in FORMATS if each.writable))
 SHOWN = 5  # tensors that a message names
 WRAPPERS = ("module.", "model.", "_orig_mod.")  # prefixes that DDP, Lightning and torch.compile add to every name
 
@@ -53,8 +61,8 @@ def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
         hint = suggest_choice(name, [each.name for each in FORMATS])
         raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", hint=hint)
     found = [each for each in FORMATS if each.matches(ckpt)]
-    if ckpt.arch:
-        found = [each for each in found if each.takes_arch] or found
+    named = [each for each in found if each.takes_arch] if ckpt.arch else []
+    found = named or [each for each in found if each.certain(ckpt)] or found
     if len(found) == 1:
         return found[0]
     if found:

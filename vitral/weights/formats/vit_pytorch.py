@@ -1,11 +1,12 @@
-"""vit-pytorch: state dicts of `ViT` and `SimpleViT`, of any version since 0.20.
+"""vit-pytorch: state dicts of `ViT` and `SimpleViT`, also with registers, of any version since 0.2.2.
 
 The names are those of the current version; older ones are renamed first. A file does not record the number of heads
-nor, in some cases, the patch size or the pool: settings give them.  D width, P x Q pixels a patch, C channels.
+nor, in some cases, the patch size, the pool or the scale of attention: settings give them. For smaller images the
+library takes the first rows of its positions.  D width, P x Q pixels a patch, C channels.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from math import isqrt
 from pathlib import Path
@@ -18,13 +19,14 @@ from torch import Tensor
 from vitral.core.config import Size
 from vitral.models.attention import Attention
 from vitral.models.embed import Patches
-from vitral.models.head import LinearHead, NoHead
+from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
-from vitral.models.pool import ClassPool, MeanAllPool, MeanPool
+from vitral.models.pool import ClassPool, MeanAllPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
+    ANY_NUMBER,
     PLAIN,
     Checkpoint,
     DetectedModel,
@@ -39,16 +41,20 @@ from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, constant, m
 
 LAYER, EMBED = "transformer.layers.*", "to_patch_embedding"
 FIRST = LAYER.replace("*", "0")
+REGISTERS = "register_tokens"
 EPS = 1e-5
 HEADS = ("mlp_head.weight", "linear_head.weight", "linear_head.1.weight")
+FIRST_STEM, NORM_IN_HEAD, HIDDEN_HEAD = "patch_to_embedding.weight", "mlp_head.0.weight", "mlp_head.4.weight"
 CHANNELS = (1, 3, 4)  # that a patch of unknown shape may have
-OLDER = (  # before 1.2 a norm was wrapped around each branch, and the last one was in the head
+OLDER = (  # before 1.2 a norm was wrapped around each branch, and before 0.10 a residual; the last one was in the head
+    (r"^patch_to_embedding\.", f"{EMBED}.1."),
+    (r"\.ffnet\.", ".net."),  # a copy of the library that many have
+    (r"(layers\.\d+\.[01])\.fn\.(norm|fn)\.", r"\1.\2."),
     (r"(layers\.\d+\.0)\.fn\.", r"\1."),
     (r"(layers\.\d+\.1)\.norm\.", r"\1.net.0."),
     (r"(layers\.\d+\.1)\.fn\.net\.3\.", r"\1.net.4."),
     (r"(layers\.\d+\.1)\.fn\.net\.0\.", r"\1.net.1."),
     (r"^mlp_head\.0\.", "transformer.norm."),
-    (r"^mlp_head\.1\.", "mlp_head."),
 )
 
 
@@ -78,38 +84,43 @@ class BaseVitPytorch(Format):
     even_heads = False
 
     def detect(self, ckpt: Checkpoint) -> DetectedModel:
+        names = ckpt.tensors.keys()
         ckpt = ckpt._replace(tensors=current_names(ckpt.tensors))
         width = ckpt.shape(f"{EMBED}.2.weight", 2)[0]
-        patch, channels, mixer = self._required(ckpt, width)
-        head = next((name for name in HEADS if name in ckpt.tensors), "")
+        patch, channels, mixer = self._required(ckpt, width, names)
         model = Vit(
-            **self.ends(ckpt, patch),
+            **self.ends(ckpt, patch, names),
             channels=channels,
             width=width,
             depth=count_layers(ckpt.tensors, LAYER.partition("*")[0]),
             stem=Patches(patch=patch, norm="both" if f"{EMBED}.1.weight" in ckpt.tensors else "none"),
             mixer=mixer,
             mlp=Mlp(ratio=ckpt.shape(f"{FIRST}.1.net.1.weight", 2)[0] / width, activation="gelu"),
-            head=LinearHead(num_classes=ckpt.shape(head, 2)[0]) if head else NoHead(),
+            head=infer_head(ckpt),
             eps=EPS,
         )
         assumed = "whole images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"
         ckpt = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
         return self.detected(ckpt, model, assumed_preprocessing(model.image_size, channels), (assumed,))
 
-    def ends(self, ckpt: Checkpoint, patch: Size) -> dict[str, Any]:
-        """The image size, tokens, position and pool of the model, once no setting is missing."""
+    def ends(self, ckpt: Checkpoint, patch: Size, names: Collection[str]) -> dict[str, Any]:
+        """The image size, tokens, position and pool of the model, once no setting is missing; names as in the file."""
         raise NotImplementedError
 
-    def missing(self, ckpt: Checkpoint) -> list[str]:
+    def missing(self, ckpt: Checkpoint, names: Collection[str]) -> list[str]:
         """The settings, besides those of both models, that neither the file nor the user gives."""
         raise NotImplementedError
 
-    def _required(self, ckpt: Checkpoint, width: int) -> tuple[Size, int, Attention]:
+    def _required(self, ckpt: Checkpoint, width: int, names: Collection[str]) -> tuple[Size, int, Attention]:
         """The patch, its channels and the mixer; one error names all missing settings."""
         patch, mixer = infer_patch(ckpt), infer_mixer(ckpt, width)
         wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (patch is None)
-        wanted += self.missing(ckpt)
+        wanted += self.missing(ckpt, names)
+        if FIRST_STEM in names:
+            if HIDDEN_HEAD in names and mixer:  # before 0.3
+                mixer = mixer.model_copy(update={"scale": width**-0.5})
+            elif not ckpt.setting("mixer.scale"):
+                wanted += [f"mixer.scale={width**-0.5:.8g} if written before version 0.6.7, or mixer.scale='1/sqrt(d)'"]
         if patch is None or mixer is None or wanted:
             message = f"a file of {self.title} does not record all of its settings"
             hint = f"give the others, {', '.join(wanted)}: {ckpt.convert_command('--set A=B --set C=D')}"
@@ -137,7 +148,8 @@ class BaseVitPytorch(Format):
         return (f"mixer.heads={model.mixer.heads}", f"stem.patch={model.stem.patch}", f"channels={model.channels}")
 
     def import_library(self, model: Vit) -> Any:
-        return getattr(import_module("vit_pytorch"), self.class_name)
+        module = "vit_pytorch.simple_vit_with_register_tokens" if model.tokens.registers else "vit_pytorch"
+        return getattr(import_module(module), self.class_name)
 
     def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         config = bundle.model
@@ -174,29 +186,33 @@ class VitPytorch(BaseVitPytorch):
         "blocks.*.mixer.project": f"{LAYER}.0.to_out.0",
         "blocks.*.mlp.contract": f"{LAYER}.1.net.4",
         "head.linear": "mlp_head",
+        "head.hidden": "mlp_head.1",
+        "head.classifier.linear": "mlp_head.4",
     }
 
     def matches(self, ckpt: Checkpoint) -> bool:
         return _plain(ckpt) and {"cls_token", "pos_embedding"} <= ckpt.tensors.keys()
 
-    def detect(self, ckpt: Checkpoint) -> DetectedModel:
-        if "mlp_head.0.weight" in ckpt.tensors and ckpt.setting("pool") == "mean_all":
-            message = "the mean of all tokens is normalized in the head, mlp_head.0, which no model here does"
-            raise ckpt.error(message, "weights.unsupported", "give one that reads its class token: pool=cls")
-        return super().detect(ckpt)
+    def missing(self, ckpt: Checkpoint, names: Collection[str]) -> list[str]:
+        # Older versions always have the class token, whether it is read or not; the first have no other pool.
+        known = ckpt.tensors["cls_token"].ndim == 2 or HIDDEN_HEAD in names
+        if known or ckpt.setting("pool") in {"cls", "mean_all"}:
+            return []
+        return ["pool=cls, or pool=mean_all for what is called mean there"]
 
-    def missing(self, ckpt: Checkpoint) -> list[str]:
-        # Older versions always have the class token, whether it is read or not.
-        known = ckpt.tensors["cls_token"].ndim == 2 or ckpt.setting("pool") in {"cls", "mean_all"}
-        return [] if known else ["pool=cls, or pool=mean_all for what is called mean there"]
-
-    def ends(self, ckpt: Checkpoint, patch: Size) -> dict[str, Any]:
+    def ends(self, ckpt: Checkpoint, patch: Size, names: Collection[str]) -> dict[str, Any]:
         plain = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
         cls = plain.shape("cls_token", 2)[0] if ckpt.tensors["cls_token"].numel() else 0
-        image, _ = ckpt.infer_image_size(plain.shape("pos_embedding", 2)[0], [cls], patch)
-        pool = MeanAllPool() if ckpt.setting("pool") == "mean_all" else ClassPool() if cls else MeanPool()
-        tokens, position = Tokens(cls=bool(cls)), Learned1d(cls=bool(cls))
-        return {"image_size": image, "tokens": tokens, "position": position, "pool": pool}
+        image, rows = ckpt.infer_image_size(plain.shape("pos_embedding", 2)[0], sorted({0, cls}), patch)
+        pool: PoolConfig = ClassPool() if cls else MeanPool()
+        if ckpt.setting("pool") == "mean_all":
+            pool = MeanAllPool(norm="after" if NORM_IN_HEAD in names else "before")
+        position = Learned1d(cls=rows > 0, resampling="slice")
+        return {"image_size": image, "tokens": Tokens(cls=bool(cls)), "position": position, "pool": pool}
+
+    def tensor_names(self, model: Vit) -> Names:
+        early = {"pool.norm": "transformer.norm"} if model.pool.normalizes() else {}
+        return {**self.names, **early}
 
     def projects(self, mixer: Attention, width: int) -> bool:
         return mixer.heads > 1 or mixer.head_width_for(width) != width
@@ -218,7 +234,7 @@ class VitPytorch(BaseVitPytorch):
 
 
 class SimpleVit(BaseVitPytorch):
-    """`SimpleViT`: fixed sines, the mean, no biases in attention."""
+    """`SimpleViT`: fixed sines, the mean of the patches, no biases in attention; perhaps registers, last in theirs."""
 
     name = "simple-vit"
     title = "vit-pytorch's SimpleViT"
@@ -227,26 +243,47 @@ class SimpleVit(BaseVitPytorch):
         **BaseVitPytorch.names,
         "blocks.*.mixer.project": f"{LAYER}.0.to_out",
         "blocks.*.mlp.contract": f"{LAYER}.1.net.3",
+        TOKENS: REGISTERS,
         "head.linear": "linear_head",
     }
-    supported = BaseVitPytorch.supported | {"position.kind": ("sincos2d",), "head.kind": ("linear",)}
+    supported = BaseVitPytorch.supported | {
+        "tokens.registers": ANY_NUMBER,
+        "position.kind": ("sincos2d",),
+        "head.kind": ("linear",),
+    }
 
     def matches(self, ckpt: Checkpoint) -> bool:
         head = {"linear_head.weight", "linear_head.1.weight"} & ckpt.tensors.keys()
         return _plain(ckpt) and bool(head) and "pos_embedding" not in ckpt.tensors
 
-    def missing(self, ckpt: Checkpoint) -> list[str]:
+    def missing(self, ckpt: Checkpoint, names: Collection[str]) -> list[str]:
         return [] if ckpt.setting("image_size") else ["image_size=HEIGHTxWIDTH"]
 
-    def ends(self, ckpt: Checkpoint, patch: Size) -> dict[str, Any]:
+    def ends(self, ckpt: Checkpoint, patch: Size, names: Collection[str]) -> dict[str, Any]:
         early = "linear_head.0.weight" in ckpt.tensors  # the mean was normalized, not the tokens
         image, pool = Size.parse(ckpt.setting("image_size")), MeanPool(norm="after" if early else "before")
-        return {"image_size": image, "tokens": Tokens(cls=False), "position": SinCos2d(), "pool": pool}
+        registers = ckpt.shape(REGISTERS, 2)[0] if REGISTERS in names else 0
+        tokens = Tokens(cls=False, registers=registers)
+        return {"image_size": image, "tokens": tokens, "position": SinCos2d(), "pool": pool}
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
         yield from super().other_faults(model, bundle)
         if model.tokens.cls or not isinstance(model.pool, MeanPool) or model.pool.norm != "before":
             yield f"pool: {self.title} has no class token, and the mean of the normed patches"
+
+    def arguments(self, config: Vit) -> dict[str, Any]:
+        count = config.tokens.registers
+        return super().arguments(config) | ({"num_register_tokens": count} if count else {})
+
+    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
+        assert isinstance(bundle.model, Vit)
+        count, outputs = bundle.model.tokens.registers, super().load_reference(code, folder, bundle)
+
+        def ours(images: Tensor) -> ModelOutputs:
+            found = outputs(images)
+            return found._replace(tokens=found.tokens.roll(count, dims=1))  # registers first
+
+        return ours
 
     def tensor_names(self, model: Vit) -> Names:
         early = {"pool.norm": "linear_head.0", "head.linear": "linear_head.1"} if model.pool.normalizes() else {}
@@ -260,7 +297,8 @@ class SimpleVit(BaseVitPytorch):
 
 def current_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names of the current version."""
-    rules = OLDER if f"{EMBED}.2.weight" in tensors else (*OLDER, (rf"^{EMBED}\.1\.", f"{EMBED}.2."))
+    rules = OLDER if HIDDEN_HEAD in tensors else (*OLDER, (r"^mlp_head\.1\.", "mlp_head."))
+    rules = rules if f"{EMBED}.2.weight" in tensors else (*rules, (rf"^{EMBED}\.1\.", f"{EMBED}.2."))
 
     def named(name: str) -> str:
         for pattern, replacement in rules:
@@ -273,6 +311,15 @@ def current_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def drop_batch_dim(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tokens and positions (rows, D), which have a first dimension of one in older versions."""
     return {name: found[0] if found.ndim == 3 and len(found) == 1 else found for name, found in tensors.items()}
+
+
+def infer_head(ckpt: Checkpoint) -> HeadConfig:
+    """The head, by its tensors; the first versions have a hidden layer."""
+    if HIDDEN_HEAD in ckpt.tensors:
+        classes, hidden = ckpt.shape(HIDDEN_HEAD, 2)
+        return TanhHead(num_classes=classes, hidden=hidden, activation="gelu")
+    head = next((name for name in HEADS if name in ckpt.tensors), "")
+    return LinearHead(num_classes=ckpt.shape(head, 2)[0]) if head else NoHead()
 
 
 def infer_patch(ckpt: Checkpoint) -> tuple[Size, int] | None:
@@ -308,8 +355,9 @@ def infer_mixer(ckpt: Checkpoint, width: int) -> Attention | None:
 
 
 def _plain(ckpt: Checkpoint) -> bool:
-    names = {f"{FIRST}.0.to_qkv.weight", f"{FIRST}.0.fn.to_qkv.weight"}
-    return f"{EMBED}.1.weight" in ckpt.tensors and bool(names & ckpt.tensors.keys())
+    names = ckpt.tensors.keys()
+    query = {f"{FIRST}.0.{wrapped}to_qkv.weight" for wrapped in ("", "fn.", "fn.fn.")}
+    return bool(query & names) and bool({f"{EMBED}.1.weight", FIRST_STEM} & names)
 
 
 def _pixels(ours: str, theirs: str, patch: Size) -> Rule:

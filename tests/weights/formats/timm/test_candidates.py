@@ -19,7 +19,6 @@ from vitral.weights.formats.timm.architectures import architectures
 from vitral.weights.formats.timm.candidates import answering
 from vitral.weights.load import load
 
-
 # Their images are squashed and then cropped, which ours cannot do.
 CROPPED = {"vit_base_patch32_clip_384", "vit_medium_patch16_gap_384"}
 NAMES = [name for name in architectures() if name not in REFUSED and name not in CROPPED]
