@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("torch", "typing", "numpy", "json", "logging", "dataclasses", "typer", "pydantic", "rich", "random")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("module", ["-m vitral", "-mvitral"])
 @pytest.mark.parametrize("safe", ["", "1"])
 def test_files_in_the_working_directory_do_not_replace_modules(tmp_path: Path, module: str, safe: str) -> None:
@@ -26,6 +26,7 @@ def test_files_in_the_working_directory_do_not_replace_modules(tmp_path: Path, m
     assert not (tmp_path / "hijacked").exists()
 
 
+@pytest.mark.slow
 def test_a_checkout_runs_without_being_installed(tmp_path: Path) -> None:
     (tmp_path / "vitral").symlink_to(ROOT / "vitral")
     (tmp_path / "torch.py").write_text("raise SystemExit('torch.py ran')\n")

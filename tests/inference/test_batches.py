@@ -197,6 +197,7 @@ assert (before, "torch" in sys.modules) == (False, True)
 """
 
 
+@pytest.mark.slow
 def test_torch_comes_midway_where_many_are_read_and_no_byte_differs(tmp_path: Path) -> None:
     paths = photos(tmp_path, 7, side=60)
     words = [sys.executable, "-c", MIDWAY, *map(str, paths)]

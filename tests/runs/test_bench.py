@@ -56,6 +56,7 @@ class Steps:
         self.done += count
 
 
+@pytest.mark.slow
 def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> None:
     steps = Steps()
     found = bench(BenchPlan(["Ti/16"], [1, 8], [QUICK, SLOW, BROKEN], 1, Duration(rounds=3, turn=0)), steps.bar)

@@ -71,7 +71,7 @@ def test_the_recipe_of_a_run_does_it_again_to_the_byte(home: Path) -> None:
     assert (home / "run/recipe.json").read_bytes() == (home / "again/recipe.json").read_bytes()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("portions", [1, 3])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stopping_after_every_single_step_changes_no_byte(

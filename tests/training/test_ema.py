@@ -160,6 +160,7 @@ def test_averages_of_another_model_are_refused() -> None:
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("put_away", [True, False])
+@pytest.mark.sampled(2)
 def test_a_sharded_model_goes_on_with_its_own_weights_or_says_why_not(put_away: bool) -> None:
     from torch.distributed.fsdp import fully_shard
 

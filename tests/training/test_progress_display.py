@@ -131,6 +131,7 @@ def test_a_pipe_gets_lines() -> None:
     assert answer.stdout == ""
 
 
+@pytest.mark.slow
 def test_quiet_shows_nothing_even_on_a_terminal() -> None:
     screen = in_a_terminal("--quiet")
     assert not any(word in row for row in screen.rows for word in ("epoch", "noted", "━"))

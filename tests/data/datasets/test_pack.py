@@ -139,6 +139,7 @@ pack(open_data(sys.argv[1]), Path(sys.argv[2]), 40960, tell)
 
 
 @pytest.mark.parametrize("images", [1, 16, 29, 36])
+@pytest.mark.sampled(2)
 def test_a_pack_that_was_stopped_goes_on_and_ends_in_the_same_bytes(tmp_path: Path, images: int) -> None:
     data, out = folder(tmp_path / "data"), tmp_path / "out"
     done = subprocess.run([sys.executable, "-c", STOPPED, data, out, str(images)], check=False, timeout=60)

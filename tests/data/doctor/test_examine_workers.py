@@ -82,6 +82,7 @@ cli.main(["check", sys.argv[1], "--workers", "2"])
 @pytest.mark.parametrize(
     "send", [os.kill, os.killpg], ids=["to the parent alone", "to the whole group, as a terminal does"]
 )
+@pytest.mark.sampled(3)
 def test_an_interrupt_ends_at_once_without_a_word(samples: Samples, send: object) -> None:
     assert callable(send)
     line = [sys.executable, "-c", SLOW, samples.where]
@@ -99,7 +100,7 @@ def test_an_interrupt_ends_at_once_without_a_word(samples: Samples, send: object
 
 
 @pytest.mark.parametrize(("options", "bar"), [([], True), (["--quiet"], False)])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_terminal_sees_a_bar_unless_it_is_to_be_quiet(samples: Samples, options: list[str], bar: bool) -> None:
     ours, theirs = pty.openpty()
     line = [sys.executable, "-m", "vitral", "check", samples.where, *options]

@@ -112,6 +112,7 @@ def test_the_stream_is_the_same_for_any_workers_processes_and_start(
             assert [content(batch) for batch in alone.batches(start, steps)] == truth[start:]
 
 
+@pytest.mark.slow
 def test_packed_into_shards_a_set_gives_the_same_stream(samples: Samples, tmp_path: Path) -> None:
     pack(samples, tmp_path / "packed", shard_size=20_000)
     pipeline = PIPELINES["training"]

@@ -131,6 +131,7 @@ def test_thumbnails_carry_the_prediction() -> None:
     assert page(nameless).count('<span class="under') == 2
 
 
+@pytest.mark.slow
 def test_the_page_of_one_image_of_a_large_model_stays_below_5_mb() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (1024, 1024, 3)).astype(np.uint8)
     explanation = stand_in(Grid(16, 16), layers=12, heads=12, registers=4, picture=noise)

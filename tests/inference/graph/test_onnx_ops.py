@@ -19,7 +19,7 @@ ENGINES = [kind() for kind in union_members(EngineConfig) if kind is not Compile
 
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.kind)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(7)
 def test_every_engine_merges_the_same_tokens(engine: EngineConfig, name: str) -> None:
     config = small(depth=3, **POOLS[name])
     graph = build_graph(loaded(config), merging=TokenMerging(per_layer=5))
