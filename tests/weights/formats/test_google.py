@@ -12,13 +12,13 @@ from torch import Tensor
 
 import vitral
 from tests.errors import raises
-from tests.models.references import FOLDER
-from tests.weights.formats.files import differences
+from tests.models.references import FOLDER, reference
+from tests.weights.formats.files import differences, relative_errors
 from vitral.core.config import Size, override, parse_settings
 from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.embed import Hybrid
-from vitral.models.head import NoHead, TanhHead
+from vitral.models.head import NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import Mlp
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
@@ -94,7 +94,7 @@ def test_the_answers_would_tell_another_constant(setting: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["google_vit", "big_vision_map"])
-@pytest.mark.parametrize("prefix", ["opt/target/", "params/", "params/img/"])
+@pytest.mark.parametrize("prefix", ["opt/target/", "params/", "params/img/", "img/"])
 def test_names_may_stand_behind_a_prefix(name: str, prefix: str, tmp_path: Path) -> None:
     renamed = {prefix + key: tensor for key, tensor in weights(name).items()}
     path = put(tmp_path / "a.npz", renamed | {"opt/state/step": torch.tensor(7)})
@@ -109,11 +109,36 @@ def test_what_does_not_belong_to_the_model_is_told(tmp_path: Path, caplog: pytes
     with caplog.at_level("INFO", "vitral"):
         loaded = vitral.load(put(tmp_path / "a.npz", both))
     assert isinstance(loaded.bundle.model, Vit)
-    assert loaded.bundle.model.head == NoHead()
+    assert loaded.bundle.model.head == ProjectionHead(width=5, bias=True)  # to the embedding that both towers share
     assert loaded.bundle.task == "features"
     assert "ignored params/txt/head/kernel: belongs to another tower" in caplog.messages
     assert "ignored params/t: belongs to the training, not to the model" in caplog.messages
-    assert "ignored head/bias and 1 more: projects to the embedding that the other tower shares" in caplog.messages
+
+
+@pytest.mark.parametrize("name", ["big_vision_siglip", "big_vision_lit", "big_vision_plain"])
+def test_a_model_answers_as_big_vision_s_own_code(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"image_size": 12} if name == "big_vision_plain" else {}
+    with caplog.at_level("INFO", "vitral"):
+        loaded = vitral.load(FOLDER / "layouts" / f"{name}.npz", settings=settings)
+    model = loaded.bundle.model
+    assert isinstance(model, Vit)
+    expected = {"siglip": ("attention", "none"), "lit": ("cls", "projection"), "plain": ("mean", "tanh")}
+    assert (model.pool.kind, model.head.kind) == expected[name.removeprefix("big_vision_")]
+    if name != "big_vision_plain":
+        assert "ignored params/b and 1 more: belongs to the training, not to the model" in caplog.messages
+    assert max(relative_errors(loaded.model, reference(f"layouts/{name}").answers)) <= 1e-6
+
+
+def test_the_pool_of_the_first_files_has_no_name_of_its_own(tmp_path: Path) -> None:
+    inline = {key.removeprefix("MAPHead_0/"): tensor for key, tensor in weights("big_vision_map").items()}
+    loaded = vitral.load(put(tmp_path / "a.npz", inline))
+    assert max(differences(loaded.model, answers("big_vision_map"))) < 1e-5
+
+
+def test_naflex_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.npz", weights("big_vision_map") | {"embedding/kernel": torch.zeros(48, 36)})
+    with raises("weights.unsupported", "embedding/kernel", "NaFlex"):
+        vitral.load(path)
 
 
 def test_classes_without_names_are_numbered_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.attention import Attention
 from vitral.models.embed import Hybrid, Patches, StemConfig
-from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
+from vitral.models.head import HeadConfig, LinearHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import Mlp
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
@@ -49,7 +49,8 @@ UNIT = re.compile(r"block(\d{1,3})/unit(\d{1,3})/")
 LAYER = re.compile(BLOCK + r"_(\d{1,6})/")
 NORM = re.compile(r"(.*/)?gn\w+/(scale|bias)")
 QKV = ("query", "key", "value")
-PREFIXES = ("", "opt/target/", "params/", "params/img/")
+PREFIXES = ("", "opt/target/", "params/", "params/img/", "img/")
+INLINE_POOL = ("probe", "MlpBlock_0/", "MultiHeadDotProductAttention_0/", "LayerNorm_0/")  # before MAPHead_0 had them
 ORIGINAL_TABLE, BIG_VISION_TABLE = "Transformer/posembed_input/pos_embedding", "pos_embedding"
 TABLES = (ORIGINAL_TABLE, "Transformer/pos_embedding", BIG_VISION_TABLE)  # the second was big_vision's before 2022
 SIDE = 224  # of the images of models that do not record theirs
@@ -113,6 +114,7 @@ class Google(Format):
         "mlp.activation": ("gelu_tanh",),
         "pool.kind": ("cls", "mean"),
         "pool.norm": ("before",),
+        "head.kind": ("linear", "tanh", "none"),
         "eps": (1e-6,),
     }
 
@@ -126,6 +128,9 @@ class Google(Format):
         unused, table = _outside(ckpt.tensors), str(self.names[TABLE])
         tensors = _tidied(ckpt.tensors, table)
         ckpt = ckpt._replace(tensors=tensors)
+        if tensors[EMBEDDING].ndim == 2 and table != ORIGINAL_TABLE:
+            message = f"{EMBEDDING} takes flattened patches of images of any shape (NaFlex), which no model here does"
+            raise ckpt.error(message, "weights.unsupported")
         height, wide, channels, width = ckpt.shape(EMBEDDING, 4)
         stem: StemConfig = Patches(patch=Size(height, wide))
         if ROOT in tensors:
@@ -267,7 +272,8 @@ def _outside(tensors: Weights) -> dict[str, str]:
     """The tensors that are not the model's, and why."""
     prefix = _prefix(tensors)
     others = [name for name in tensors if not name.startswith(prefix)]
-    return {name: TOWER if name.startswith("params/") and "/" in name[7:] else TRAINING for name in others}
+    towers = [name for name in others if "/" in name.removeprefix("params/") and not name.startswith("opt/")]
+    return {name: TOWER if name in towers else TRAINING for name in others}
 
 
 def _tidied(tensors: Weights, table: str) -> dict[str, Tensor]:
@@ -277,6 +283,8 @@ def _tidied(tensors: Weights, table: str) -> dict[str, Tensor]:
         name = full.removeprefix(prefix)
         if not full.startswith(prefix):
             continue
+        if prefix + "probe" in tensors and name.startswith(INLINE_POOL):
+            name = f"MAPHead_0/{name}"
         tensor = given.float() if given.is_floating_point() else given
         if name.startswith(BLOCK + "/") and tensor.ndim:  # a part of all layers in one tensor
             found |= {name.replace(BLOCK, f"{BLOCK}_{layer}", 1): part for layer, part in enumerate(tensor.unbind())}
@@ -290,8 +298,8 @@ def _tidied(tensors: Weights, table: str) -> dict[str, Tensor]:
 def _head(ckpt: Checkpoint, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
     """The head, and the tensors that belong to none."""
     ends = {name for name in ckpt.tensors if name.split("/")[0] in ("head", "pre_logits")}
-    if towers:
-        return NoHead(), dict.fromkeys(sorted(ends), "projects to the embedding that the other tower shares")
+    if towers and "head/kernel" in ends and "pre_logits/kernel" not in ends:
+        return ProjectionHead(width=ckpt.shape("head/kernel", 2)[1], bias="head/bias" in ends), {}
     if "head/kernel" not in ends:
         hidden = [name for name in sorted(ends) if name.startswith("pre_logits/")]
         return NoHead(), dict.fromkeys(hidden, "belongs to a head that is not in the file")
