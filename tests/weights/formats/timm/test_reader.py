@@ -219,3 +219,11 @@ def test_the_hidden_layer_before_the_head_is_read(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = torch.tanh(pooled(images) @ hidden.T + bias) @ head.T + weights["head.bias"]
         torch.testing.assert_close(model(images), expected)
+
+
+def test_an_architecture_that_is_not_known_is_read_from_its_tensors_and_arguments(tmp_path: Path) -> None:
+    weights, config = noted("timm_vit", global_pool="avg", fc_norm=False)
+    loaded = load(put(tmp_path / "a", weights, config | {"architecture": "vit_of_mine", "label_names": [*LABELS]}))
+    assert vit(loaded).pool == MeanPool()
+    assert loaded.bundle.classes == LABELS
+    assert any("GELU" in line for line in loaded.bundle.assumptions)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from vitral.core.config import Size
 from vitral.models.head import NoHead
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
@@ -83,10 +84,12 @@ class Timm(Format):
             return self.as_detected(ckpt, found, images, more)
         if config.architecture.partition(".")[0] in architectures():
             return self.from_hub(ckpt, config)
-        if found_names := matching(ckpt):
-            arch, found, _ = choose(ckpt, found_names)
-            return self.as_detected(ckpt, found, arch.image_facts(), (f"timm's {arch.name}", preprocessing_of(arch)))
-        kind, arguments, assumed = infer_arguments(ckpt)
+        if not config.arguments and (names := matching(ckpt)):
+            arch, found, _ = choose(ckpt, names)
+            stated = (f"timm's {arch.name}", *([] if config.images else [preprocessing_of(arch)]))
+            return self.as_detected(ckpt, found, {**arch.image_facts(), **config.images}, stated, config)
+        stated_settings = (*argument_settings(config.arguments), *ckpt.settings)
+        kind, arguments, assumed = infer_arguments(ckpt._replace(settings=stated_settings))
         found = resolve(ckpt, kind, {**arguments, **config.arguments}, [], exact=False)
         images = (
             config.images or {"mean": DISTILLED_MEAN, "std": DISTILLED_STD} if kind == "distilled" else config.images
@@ -99,7 +102,7 @@ class Timm(Format):
         arch, tag = find_architecture(config.architecture)
         given = {**arch.arguments, **config.arguments}
         check_arguments(ckpt, config.arguments)
-        if config.pool and "global_pool" not in config.arguments and config.pool != POOLS.get(arch.kind, "token"):
+        if config.pool and "global_pool" not in config.arguments:
             given |= recorded_pool(ckpt, arch, config.pool)
         sizes = [size for size in (input_size(config.images, ckpt), *native_sizes(arch)) if size]
         found = resolve(ckpt, arch.kind, given, sizes, exact=True)
@@ -165,6 +168,14 @@ def constants(ckpt: Checkpoint) -> dict[str, str]:
         if rope or no_bias or name.endswith(CONSTANTS):
             found[name] = "a constant that the model computes"
     return found
+
+
+def argument_settings(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments of a config.json as the settings that a bare file would be asked for."""
+    names = {"num_heads": "mixer.heads", "act_layer": "mlp.activation", "global_pool": "pool"}
+    yield from (f"{names[name]}={value}" for name, value in arguments.items() if name in names)
+    if size := arguments.get("img_size"):
+        yield f"image_size={Size.parse(size)}"
 
 
 def preprocessing_of(arch: Architecture) -> str:
