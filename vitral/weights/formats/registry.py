@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from vitral.core.errors import ConfigError, format_choices, suggest_choice
-from vitral.weights.formats.clip import OpenClip
+from vitral.weights.formats.clip import OpenClip, OpenClipTimm
 from vitral.weights.formats.facebook import Dino, Dinov2Facebook, Dinov3Facebook, Ibot, Mae, MocoV3
 from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
@@ -33,6 +33,7 @@ FORMATS: tuple[Format, ...] = (
     Mae(),
     MocoV3(),
     OpenClip(),
+    OpenClipTimm(),
     Labml(),
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
