@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vitral.data.transforms.crop import CenterCrop, Resize
-from vitral.data.transforms.preprocessing import CENTERED, Normalize
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.head import NoHead
 from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Checkpoint
-from vitral.weights.formats.huggingface.config import Fields, ProcessorDefaults
+from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
+from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names, split
 
 STEM, LAYER, TOWER = "embeddings.patch_embedding", "encoder.layers.*.", "vision_model."
@@ -86,11 +87,8 @@ class HfClip(VisionTower):
         "first_norm": "pre_layrnorm",
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5}  # published models have two kinds of GELU
-    processor_defaults = ProcessorDefaults(
-        CenterCrop(fraction=1.0, filter="bicubic"),
-        Normalize(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)),
-        shortest_edge=True,
-    )
+    processor = "CLIP"
+    assumed_images = (CenterCrop(fraction=1.0, filter="bicubic", rounding="down"), CLIP_NORMALIZE)
     supported = VIT | {"stem.bias": (False,), "tokens.norm": (True,), "mixer.qkv_bias": (True,)}
     pools_and_heads = frozenset({("cls", "none")})
 
@@ -127,7 +125,8 @@ class HfSiglip(VisionTower):
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
     vision_defaults: ClassVar[Mapping[str, Any]] = {**VisionTower.vision_defaults, "patch_size": 16, **default_fields}
-    processor_defaults = ProcessorDefaults(Resize(filter="bicubic"), CENTERED)
+    processor = "Siglip"
+    assumed_images = (Resize(filter="bicubic"), CENTERED)
     supported = VIT | {"tokens.cls": (False,), "mixer.qkv_bias": (True,)}
     pools_and_heads = frozenset({("attention", "none"), ("mean", "none"), ("mean", "linear")})
 

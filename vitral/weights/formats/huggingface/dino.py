@@ -19,7 +19,7 @@ from vitral.models.position import Learned1d, PositionConfig, Rope2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import ANY_NUMBER, Checkpoint
-from vitral.weights.formats.huggingface.config import Fields, ProcessorDefaults
+from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.family import (
     ADD_CONFIG,
     MASK_TOKEN,
@@ -75,7 +75,8 @@ class HfDinov2(Family):
     register_rows = False
     mask_dims = 2
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
-    processor_defaults = ProcessorDefaults(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest_edge=True)
+    processor = "Bit"
+    assumed_images = (CenterCrop(fraction=0.875, filter="bicubic", rounding="down"), IMAGENET)
     squares = True
     supported = VIT | {
         "tokens.registers": ANY_NUMBER,
@@ -172,7 +173,8 @@ class HfDinov3(Family):
         "rope_theta": 100.0,
         "image_size": 224,
     }
-    processor_defaults = ProcessorDefaults(Resize(), IMAGENET)
+    processor = "DINOv3ViT"
+    assumed_images = (Resize(), IMAGENET)
     squares = True
     supported = HfDinov2.supported | {"position.kind": ("rope2d",)}
     pools_and_heads = frozenset({("cls", "none")})

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vitral.core.config import Size, override
 from vitral.core.errors import ConfigError, WeightsError, format_choices
-from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig
+from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Patches
@@ -38,10 +38,8 @@ from vitral.weights.formats.format import (
 from vitral.weights.formats.huggingface.config import (
     ACTIVATIONS,
     Fields,
-    ProcessorDefaults,
-    processor_fields,
-    read_processor,
 )
+from vitral.weights.formats.huggingface.processor import processor_fields, read_processor
 from vitral.weights.formats.rules import STEM, TABLE, TOKENS, Rule, Weights, patch_kernel, unsqueezed
 
 DOWNLOAD_AGAIN = "download it again from where the weights came from"
@@ -82,7 +80,8 @@ class Family(Format):
     flat_positions: ClassVar[bool] = False  # whether tokens and positions lack the first dimension
     mask_dims: ClassVar[int] = 0  # of a mask token that the library expects; 0 for none
     default_fields: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as in all published models
-    processor_defaults: ClassVar[ProcessorDefaults]
+    processor: ClassVar[str] = "ViT"  # the class that reads a preprocessor_config.json which names none
+    assumed_images: ClassVar[tuple[EvalCropConfig, Normalize]]  # of published models, where there is no such file
     supported = VIT
     pools_and_heads: ClassVar[frozenset[tuple[str, str]]]  # the kinds of pool and head that go together
     resizes: ClassVar[bool] = True  # whether its code needs an option for images of another size than its own
@@ -229,12 +228,11 @@ class Family(Format):
     def preprocessing(self, ckpt: Checkpoint, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
         """The preprocessing, and what is assumed."""
         if not ckpt.processor:
-            crop, normalize, _ = self.processor_defaults
-            own = assumed_preprocessing(model.image_size, model.channels, crop, normalize)
+            own = assumed_preprocessing(model.image_size, model.channels, *self.assumed_images)
             mean = ", ".join(f"{number:g}" for number in own.normalize.mean)
             return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} crop, mean {mean}",)
         fields = Fields(ckpt.processor, str(ckpt.path.parent / PROCESSOR), DOWNLOAD_AGAIN)
-        made, assumed = read_processor(fields, model.channels, self.processor_defaults)
+        made, assumed = read_processor(fields, model.channels, self.processor, model.image_size)
         covered = _covered(made.image_size, model.stem.patch)
         if covered != made.image_size:
             if not all(covered):

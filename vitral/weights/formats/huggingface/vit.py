@@ -15,7 +15,6 @@ from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
 from vitral.models.head import LinearHead
 from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
 from vitral.models.vit import Vit
-from vitral.weights.formats.huggingface.config import ProcessorDefaults
 from vitral.weights.formats.huggingface.family import MASK_TOKEN, RENAMED_SINCE_V5, VIT, Family, TowerTensors
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, averaged_heads, layer_names
 
@@ -62,7 +61,7 @@ class HfVit(Family):
         "head.linear": "classifier",
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-12, "hidden_act": "gelu"}
-    processor_defaults = ProcessorDefaults(Resize(), CENTERED)
+    assumed_images = (Resize(), CENTERED)
     pools_and_heads = frozenset({("cls", "none"), ("cls", "linear")})
     headless_options: ClassVar[Mapping[str, Any]] = {"add_pooling_layer": False}
 
@@ -78,7 +77,7 @@ class HfMae(HfVit):
     types = ("vit_mae",)
     architectures = ("ViTMAEModel",)
     unused = (DECODER,)
-    processor_defaults = ProcessorDefaults(Resize(), IMAGENET)
+    assumed_images = (Resize(), IMAGENET)
     squares = True
     pools_and_heads = frozenset({("cls", "none")})
     headless_options: ClassVar[Mapping[str, Any]] = {"mask_ratio": 0.0}
@@ -103,7 +102,8 @@ class HfDeit(HfVit):
     architectures = ("DeiTModel", "DeiTForImageClassification")
     towers = ("deit.",)
     names: ClassVar[Names] = {**HfVit.names, TOKENS: ("embeddings.cls_token", DISTILLATION_TOKEN)}
-    processor_defaults = ProcessorDefaults(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET)
+    processor = "DeiT"
+    assumed_images = (CenterCrop(fraction=0.875, filter="bicubic", aspect="squash", rounding="down"), IMAGENET)
     supported = VIT | {"tokens.registers": (1,)}
     pools_and_heads = frozenset({("cls", "none"), ("cls", "linear"), ("distilled", "linear")})
 
