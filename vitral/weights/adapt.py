@@ -102,10 +102,12 @@ FREE_FIELDS = (
     "tokens.dropout",
     "position.resampling",
     "block.drop_path_rate",
+    "block.drop_path_schedule",
     "block.scale.init",
     "mixer.dropout",
     "mixer.attention_dropout",
     "mlp.dropout",
+    "mlp.hidden_dropout",
 )
 
 

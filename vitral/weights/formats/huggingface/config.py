@@ -8,14 +8,22 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.models.activation import ActivationName
 
-GELUS: dict[str, ActivationName] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
+# The library's names of what we have, the one that is written first.
+ACTIVATIONS: dict[ActivationName, tuple[str, ...]] = {
+    "gelu": ("gelu", "gelu_python"),
+    "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
+    "quick_gelu": ("quick_gelu",),
+    "relu": ("relu",),
+    "relu6": ("relu6",),
+    "leaky_relu": ("leaky_relu",),
+    "silu": ("silu", "swish"),
+    "mish": ("mish",),
+    "hardswish": ("hardswish",),
+    "tanh": ("tanh",),
+    "sigmoid": ("sigmoid",),
+    "identity": ("linear",),
 }
-ACTIVATIONS: dict[ActivationName, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
+NAMES = {name: activation for activation, names in ACTIVATIONS.items() for name in names}
 
 
 class Fields(NamedTuple):
@@ -79,11 +87,18 @@ class Fields(NamedTuple):
         except ConfigError:
             raise self.wrong(name, "a number of pixels, or two") from None
 
-    def gelu(self) -> ActivationName:
-        """The kind of GELU that `hidden_act` names."""
-        if self.given("hidden_act") not in list(GELUS):
-            raise self.wrong("hidden_act", format_choices(GELUS), "weights.unsupported")
-        return GELUS[self.data["hidden_act"]]
+    def activation(self, name: str = "hidden_act") -> ActivationName:
+        """The activation that a field names."""
+        if self.given(name) not in list(NAMES):
+            raise self.wrong(name, format_choices(NAMES), "weights.unsupported")
+        return NAMES[self.data[name]]
+
+    def rate(self, name: str) -> float:
+        """A rate of dropout, 0 where the field is missing."""
+        value = self.data.get(name)
+        if value is not None and (type(value) not in (int, float) or not 0 <= value < 1):
+            raise self.wrong(name, "a number from 0 to below 1")
+        return float(value or 0.0)
 
     def part(self, name: str, defaults: Mapping[str, Any]) -> "Fields":
         """The fields within a field, completed by the library's defaults."""

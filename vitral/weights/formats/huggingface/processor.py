@@ -15,6 +15,7 @@ FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 NUMBERS = {name: number for number, name in FILTERS.items()}
 BYTE = 1 / 255
 CLIP_NORMALIZE = Normalize(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
+USUAL_FRACTIONS = (0.875, 0.9, 0.95)  # that others note, and the library as a number of pixels
 # The end of the name of a class, and of its older, faster and slower variants.
 SUFFIX = re.compile(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$")
 
@@ -38,6 +39,7 @@ PROCESSORS = {
     "DeiT": Processor(True, "bicubic"),
     "Siglip": Processor(filter="bicubic", shortest_edge=True),
     "DINOv3ViT": Processor(normalize=IMAGENET, rounds=False),
+    "Blip": Processor(filter="bicubic", normalize=CLIP_NORMALIZE),
     "DPT": Processor(filter="bicubic"),
     "Yolos": Processor(normalize=IMAGENET, whole=True),
     "Siglip2": Processor(whole=True),
@@ -149,7 +151,7 @@ def _resized_crop(
 def _fraction(crop: Size, resized: Size) -> float | None:
     """The fraction from which `CenterCrop` computes the resized size despite rounding; None where there is none."""
     fraction = crop.height / resized.height
-    near = (fraction, nextafter(fraction, 0))
+    near = (*USUAL_FRACTIONS, fraction, nextafter(fraction, 0))
     return next((each for each in near if CenterCrop(fraction=each).filled(crop) == resized), None)
 
 
