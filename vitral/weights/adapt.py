@@ -205,10 +205,12 @@ def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, .
     free = tuple(f"{name}." for name in FREE_FIELDS) + fresh
     fewer = ("depth",) if before.get("depth", 0) > after.get("depth", 0) else ()
     names = [name for name in before | after if not f"{name}.".startswith(free) and name not in fewer]
+    differing = [name for name in names if before.get(name) != after.get(name)]
+    kinds = tuple(name.removesuffix("kind") for name in differing if name.endswith(".kind"))  # whose fields are others
     return [
         f"{name} is {after.get(name, 'absent')}, and {before.get(name, 'absent')} in the weights"
-        for name in names
-        if before.get(name) != after.get(name)
+        for name in differing
+        if name.endswith(".kind") or not name.startswith(kinds)
     ]
 
 
