@@ -235,7 +235,7 @@ def _resample_positions(model: Model, weights: Mapping[str, Tensor], old: Vit | 
     if model.config.layout(model.config.image_size).grid == grid:
         return {}
     found: dict[str, Tensor] = {}
-    for home, part in model.named_modules():
+    for home, part in model.named_modules(remove_duplicate=False):
         if isinstance(part, GridDependent):
             mine = {name: weights[f"{home}.{name}"] for name in part.state_dict()}
             resampled = part.resample_weights(mine, grid).items()
