@@ -17,7 +17,6 @@ from PIL import Image
 
 from benchmarks.compare import Case
 from benchmarks.photos import jpeg
-from benchmarks.torchvision_stub import import_torchvision
 from vitral.core.config import Size
 from vitral.core.rng import Purpose, rng_for
 from vitral.data.datasets.source import open_data
@@ -28,6 +27,7 @@ from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Shuffled
 from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, decode_and_crop
+from vitral.weights.oracles.torchvision_stub import import_torchvision
 
 Way = Callable[[bytes], object]
 CROP = Case(

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.compare import Case
-from benchmarks.torchvision_stub import stub_torchvision
 from vitral.core.config import Size
 from vitral.core.machine import keep_freed_memory
 from vitral.models import Attention, LinearHead, Mlp, Patches, Vit
+from vitral.weights.oracles.torchvision_stub import stub_torchvision
 
 
 class Shape(NamedTuple):

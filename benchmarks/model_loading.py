@@ -24,7 +24,7 @@ REPEATS, GOAL, READY = 7, 2.5, 1.3
 JUDGES = 40  # images that judge the export
 
 WRITE_TIMM = """
-from benchmarks.torchvision_stub import stub_torchvision
+from vitral.weights.oracles.torchvision_stub import stub_torchvision
 stub_torchvision()
 import timm
 from safetensors.torch import save_file
@@ -48,7 +48,7 @@ predictor = vitral.Predictor({path!r})
 print(predictor.logits(numpy.zeros((1, 224, 224, 3), dtype=numpy.uint8)).argmax().item(), flush=True)
 """
 TIMM = """
-from benchmarks.torchvision_stub import stub_torchvision
+from vitral.weights.oracles.torchvision_stub import stub_torchvision
 stub_torchvision()
 import timm, torch
 from safetensors.torch import load_file

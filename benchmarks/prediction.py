@@ -40,7 +40,7 @@ CASES = (Case(f"S/16, batch {BATCH}", PHOTOS, FILES, (FROM_FILES, IN_MEMORY), (I
 
 OURS = "from vitral.cli import main\nmain(['predict', {model!r}, {image!r}, '--engine', {engine!r}, '--quiet'])"
 TIMM = """
-from benchmarks.torchvision_stub import stub_torchvision
+from vitral.weights.oracles.torchvision_stub import stub_torchvision
 stub_torchvision()
 import numpy, timm, torch
 from PIL import Image

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from benchmarks.__main__ import machine, say
 from benchmarks.stepwise_run import StepwiseRun
-from benchmarks.torchvision_stub import import_torchvision
 from vitral.data.datasets.arrays import ArrayStore, load_once
 from vitral.data.samples import Samples
 from vitral.data.transforms.crop import RandomResizedCrop
@@ -32,6 +31,7 @@ from vitral.recipes.recipe import Epochs, Recipe
 from vitral.runs.bench import TimingProcess
 from vitral.runs.request import RunRequest, resolve
 from vitral.training.metrics import read_metrics
+from vitral.weights.oracles.torchvision_stub import import_torchvision
 
 GOAL = 0.9  # of the images
 ENGINES = ("vitral", "timm")

@@ -34,7 +34,8 @@ HEIGHT = {name: -line for line, names in enumerate(LAYERS) for name in names}
 FACADE = "vitral/__init__.py"  # imports its names lazily, from any line
 PICKLES = "vitral/weights/tensors.py"  # the only file that opens pickles of torch, and takes only weights out
 DURABLE = {"vitral/core/storage.py", "vitral/core/jsonl.py"}
-NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
+NEVER_IMPORTED = {"pickle", "timm", "torchvision", "transformers", "vit_pytorch"}
+ORACLES = "vitral/weights/oracles/"  # the only modules that import other libraries, in a process of their own
 VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")
 MOST_LINES = 500
 MOST_FILES = 15
@@ -103,6 +104,11 @@ def unsafe_breaches(path: str, source: str) -> list[str]:
         if name.split(".")[0] in NEVER_IMPORTED or name == "torch.load"
     ]
     tree = parsed(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            name = ast.unparse(node.args[0]).strip("'").split(".")[0]
+            if name in NEVER_IMPORTED and not path.startswith(ORACLES):
+                found.append(f"{path}:{node.lineno}: {name} is imported in {ORACLES} alone")
     allowed = {node.func for node in ast.walk(tree) if path == PICKLES and isinstance(node, ast.Call) and _tame(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load" and node not in allowed:
@@ -282,6 +288,8 @@ def test_an_import_from_below_is_allowed(path: str, source: str) -> None:
         "from torchvision.ops import nms",
         "def pick():\n    import timm.models",
         "import pickle",
+        "code = import_module('timm')",
+        "code = importlib.import_module('transformers.models')",
         "from pickle import loads",
         "weights = torch.load(path)",
         "from torch import load",
@@ -410,3 +418,19 @@ def test_every_code_of_an_error_is_asserted_by_a_test() -> None:
 def test_a_code_of_another_class_or_form_is_found(call: str) -> None:
     assert len(code_breaches("vitral/data/samples.py", call)) == 1
     assert code_breaches("vitral/data/samples.py", 'DataError("", code="data.empty")') == []
+
+
+def oracle_breaches(path: str, source: str) -> list[str]:
+    """Imports of a library's oracle, which is run and never imported: only `oracle.py` starts it."""
+    free = ("vitral.weights.oracles.oracle", "vitral.weights.oracles.torchvision_stub", "vitral.weights.oracles.worker")
+    return [
+        f"{path}:{line}: {name} is run in a process of its own"
+        for line, name in imports(path, source)
+        if name.startswith("vitral.weights.oracles.") and not name.startswith(free)
+    ]
+
+
+def test_other_libraries_run_in_processes_of_their_own() -> None:
+    assert [breach for path, source in PACKAGE.items() for breach in oracle_breaches(path, source)] == []
+    assert len(oracle_breaches("vitral/weights/convert.py", "from vitral.weights.oracles.timm import open_model")) == 1
+    assert unsafe_breaches("vitral/weights/oracles/timm.py", "code = import_module('timm')") == []

@@ -18,8 +18,8 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from benchmarks.torchvision_stub import stub_torchvision
 from vitral.weights.formats.timm.signature import tensor_signature
+from vitral.weights.oracles.torchvision_stub import stub_torchvision
 
 PATTERNS = ("vit_*", "deit*", "eva*", "beit*", "flexivit*", "aimv2*", "naflexvit*", "test_vit*")
 TABLE = Path("vitral/weights/formats/timm/architectures.json")

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks.torchvision_stub import import_torchvision
 from benchmarks.zoo.judge import Answers, Subject, float64
 from benchmarks.zoo.random_weights import random_images, randomize, seed_of
+from vitral.weights.oracles.torchvision_stub import import_torchvision
 
 GROUPS = ("vit-pytorch", "vit-pytorch-others", "torchvision")  # the second are not plain, and must not open wrong
 WAYS = ("settings", "bare")

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from benchmarks.torchvision_stub import stub_torchvision
 from benchmarks.zoo.judge import Answers, Subject, float64, relative_error
 from benchmarks.zoo.random_weights import random_images, randomize, seed_of
+from vitral.weights.oracles.torchvision_stub import stub_torchvision
 
 GROUPS = {
     "vit": "vit_*",

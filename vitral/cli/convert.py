@@ -20,6 +20,7 @@ LAYERS_HELP = "Keep only these layers, counted from 0, such as 0,2,4."
 ARCH_HELP = (
     "The architecture of FROM by its name in timm, such as vit_base_patch16_224: for a file without config.json."
 )
+VERIFY_HELP = "Refuse if the library that wrote FROM is not installed here and cannot confirm the outputs."
 FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several formats."
 
 
@@ -39,6 +40,7 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     format: Annotated[str, option("NAME", FORMAT_HELP, "by the tensor names")] = "",
     arch: Annotated[str, option("NAME", ARCH_HELP, "by the tensors")] = "",
     weights_key: options.WeightsKey = "",
+    verify: Annotated[bool, typer.Option("--verify", help=VERIFY_HELP)] = False,
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
 ) -> None:
     """Convert weights between libraries, and verify the outputs.
@@ -53,6 +55,7 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
         source,
         out,
         to=to,
+        verify=verify,
         layers=indices,
         image_size=image_size or None,
         channels=channels,

@@ -93,8 +93,7 @@ class BaseBlock(Config):
 
     final_norm: ClassVar[bool]
     scale: ScaleConfig = NoScale()
-    drop_path_rate: float = Field(default=0.0, ge=0, lt=1)  # of the last layer
-    drop_path_schedule: Literal["linear", "constant"] = "linear"  # linear: it grows from 0 in the first layer
+    drop_path_rate: float = Field(default=0.0, ge=0, lt=1)  # of the last layer; it grows linearly from 0 in the first
 
 
 class Branch(nn.Module):
@@ -103,8 +102,7 @@ class Branch(nn.Module):
     def __init__(self, config: BaseBlock, context: BuildContext, layer: int) -> None:
         super().__init__()
         self.scale = config.scale.build(context.width)
-        share = 1.0 if config.drop_path_schedule == "constant" else layer / max(1, context.depth - 1)
-        self.drop = DropPath(config.drop_path_rate * share)
+        self.drop = DropPath(config.drop_path_rate * layer / max(1, context.depth - 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.scale(x))

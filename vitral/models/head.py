@@ -98,34 +98,29 @@ class NoHead(Config):
 
 
 class ProjectionHead(NoHead):
-    """A linear map of the pooled features to an embedding that texts share, as in CLIP (arXiv 2103.00020).
-
-    With a bias and tanh, it is the pooler of Hugging Face's ViT.
-    """
+    """A linear map of the pooled features to an embedding that texts share, as in CLIP (arXiv 2103.00020)."""
 
     kind: Literal["projection"] = "projection"  # type: ignore[assignment]
     width: int = Field(default=512, ge=1, le=100_000)
     bias: bool = False
-    activation: ActivationName = "identity"
 
     def build(self, width: int) -> nn.Module:
-        return Projection(self, width)
+        return Projection(width, self.width, self.bias)
 
     def out_width(self, width: int) -> int:
         return self.width
 
 
 class Projection(InitModule):
-    def __init__(self, config: ProjectionHead, width: int) -> None:
+    def __init__(self, width: int, out: int, bias: bool) -> None:
         super().__init__()
-        self.activation = config.activation
-        self.linear = nn.Linear(width, config.width, bias=config.bias)
+        self.linear = nn.Linear(width, out, bias=bias)
 
     def initialize(self, init: BaseInit) -> None:
         init.dense(self.linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        return activate(self.linear(x), self.activation)  # (B, out)
+        return self.linear(x)  # (B, out)
 
 
 HeadConfig = Annotated[LinearHead | TanhHead | DistilledHead | ProjectionHead | NoHead, OpenUnion()]

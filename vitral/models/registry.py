@@ -82,7 +82,6 @@ class ModelOptions(TypedDict, total=False):
     mlp: BaseMlp | str
     pool: BasePool | str
     head: BaseHead | str
-    norm: Config | str
     eps: float
     init: BaseInit | str
     memory: Config | str

@@ -102,13 +102,15 @@ FREE_FIELDS = (
     "tokens.dropout",
     "position.resampling",
     "block.drop_path_rate",
-    "block.drop_path_schedule",
     "block.scale.init",
     "mixer.dropout",
     "mixer.attention_dropout",
     "mlp.dropout",
-    "mlp.hidden_dropout",
 )
+
+
+TRAINING_FIELDS = ("dropout", "drop_path_rate")  # ends of paths
+UNIMPORTANT = ("any_size", "init", "init.kind", "memory", "position.resampling", "block.scale.init", "head.bias")
 
 
 def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
@@ -205,12 +207,20 @@ def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, .
     free = tuple(f"{name}." for name in FREE_FIELDS) + fresh
     fewer = ("depth",) if before.get("depth", 0) > after.get("depth", 0) else ()
     names = [name for name in before | after if not f"{name}.".startswith(free) and name not in fewer]
-    differing = [name for name in names if before.get(name) != after.get(name)]
-    kinds = tuple(name.removesuffix("kind") for name in differing if name.endswith(".kind"))  # whose fields are others
     return [
         f"{name} is {after.get(name, 'absent')}, and {before.get(name, 'absent')} in the weights"
-        for name in differing
-        if name.endswith(".kind") or not name.startswith(kinds)
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def config_changes(before: Vit | Resnet, after: Vit | Resnet, training: bool = False) -> list[str]:
+    """The fields in which two models differ: those that affect the outputs, or those of training alone."""
+    old, new = _leaves(before.model_dump(mode="json")), _leaves(after.model_dump(mode="json"))
+    return [
+        f"{name} {old.get(name, 'absent')} became {new.get(name, 'absent')}"
+        for name in old | new
+        if old.get(name) != new.get(name) and name not in UNIMPORTANT and name.endswith(TRAINING_FIELDS) == training
     ]
 
 
@@ -235,7 +245,7 @@ def _resample_positions(model: Model, weights: Mapping[str, Tensor], old: Vit | 
     if model.config.layout(model.config.image_size).grid == grid:
         return {}
     found: dict[str, Tensor] = {}
-    for home, part in model.named_modules(remove_duplicate=False):
+    for home, part in model.named_modules():
         if isinstance(part, GridDependent):
             mine = {name: weights[f"{home}.{name}"] for name in part.state_dict()}
             resampled = part.resample_weights(mine, grid).items()

@@ -39,7 +39,8 @@ def create_model(
 
 
 def _pretrained(model: ModelLike, weights: str, changes: Mapping[str, Any]) -> Model:
-    source, _, messages = open_model(weights)
+    opened = open_model(weights)
+    source, messages = opened.loaded, opened.messages
     old = source.bundle.model
     if _size(model_config(model)) != _size(old):
         raise WeightsError(

@@ -17,10 +17,11 @@ from vitral.models.base import Grid, Model
 from vitral.models.head import NoHead
 from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
-from vitral.weights.formats.format import DetectedModel
-from vitral.weights.formats.rules import import_tensors
+from vitral.weights.formats.format import Checkpoint, DetectedModel, Format
+from vitral.weights.formats.rules import Rule, import_tensors
 from vitral.weights.hub import FetchedWeights, fetch_weights
 from vitral.weights.reader import DEFAULT_OPTIONS, ReadOptions, read_checkpoint, shard_files
 
@@ -44,6 +45,7 @@ RUN = ("recipe.json", "environment.json")  # the files of a run that has no bund
 UNRECORDED_ACTIVATION = (
     "assumed: softmax probabilities; this older bundle does not record them, and sigmoid loss would need sigmoid"
 )
+SAFE = (".safetensors", ".json")  # a file, or the index of several
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
@@ -64,12 +66,28 @@ class LoadOptions(TypedDict, total=False):
     offline: bool
 
 
+class SourceCheckpoint(NamedTuple):
+    """The checkpoint of another library that a model was read from."""
+
+    format: Format
+    ckpt: Checkpoint  # its tensors by the names in the file
+    found: DetectedModel  # its tensors by the names that the rules have
+    plain: bool  # whether the file itself holds just these tensors under these names, as safetensors
+
+    def rules(self) -> list[Rule]:
+        """The rules that it was read by."""
+        assert isinstance(self.found.model, Vit)
+        own = self.found.model.build_empty().state_dict()
+        return (self.found.rules or self.format.rules)(self.found.model, own)
+
+
 class OpenedModel(NamedTuple):
-    """A model, the file of its weights, and messages about how it was read."""
+    """A model, the file of its weights, messages about how it was read, and the checkpoint if it is no bundle."""
 
     loaded: LoadedModel
     file: Path
     messages: tuple[str, ...]
+    source: SourceCheckpoint | None = None
 
 
 def load(
@@ -77,6 +95,7 @@ def load(
     *,
     settings: Mapping[str, object] | None = None,
     trust: bool = False,
+    verify: bool = False,
     **options: Unpack[LoadOptions],
 ) -> LoadedModel:
     """Load a run, a bundle, or a checkpoint of another library: `model, bundle = vitral.load("runs/photos")`.
@@ -85,12 +104,18 @@ def load(
     `arch` gives all of it by the library's own name for the architecture, such as timm's `vit_base_patch16_224`.
     `format` decides where the tensor names fit two formats, `weights_key` where a file holds several sets of weights.
     The weights are memory-mapped; changing them changes no file. `trust` allows a model with classes of your own to
-    import them.
+    import them. `verify` runs the library that wrote the file, which must be installed, in a process of its own, and
+    refuses the model if its outputs differ.
     """
     text = [f"{path}={value}" for path, value in (settings or {}).items()]
     with pause_gc(), trusted(trust):
         found = open_model(where, *text, options=ReadOptions(**options))
-    for line in found.messages:
+        messages = found.messages
+        if verify:
+            from vitral.weights.verify import verify_source  # which imports this module
+
+            messages += (verify_source(found, required=True).describe(),)
+    for line in messages:
         log.info(line)
     return found.loaded
 
@@ -195,7 +220,9 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
     if dtypes:
         messages.append(f"weights in {' and '.join(dtypes)}, read as float32")
     messages += _stretch_message(model, bundle)
-    return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages))
+    plain = ckpt.path.suffix in SAFE and not wrapper and not options.weights_key
+    source_file = SourceCheckpoint(format, ckpt, found._replace(model=config), plain)
+    return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages), source_file)
 
 
 def _stretch_message(model: Model, bundle: Bundle) -> list[str]:

@@ -13,7 +13,7 @@ from tests.weights.formats.files import rewritten, unlike
 from vitral.core.config import override, parse_settings
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models.registry import model_config
-from vitral.weights.convert import SourceFile, select_format, write_model
+from vitral.weights.convert import Origin, select_format, write_model
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.npz import read_npz
 
@@ -93,7 +93,7 @@ def test_images_on_another_scale_are_not_written() -> None:
 
 def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:
     source = FOLDER / "big_vision_map.npz"
-    certificate = write_model(vitral.load(source), SourceFile(source), tmp_path / "out", "google")
+    certificate = write_model(vitral.load(source), Origin(source), tmp_path / "out", "google")
     assert certificate is not None
     assert certificate.library.startswith("none: ")
     assert "big_vision" in certificate.library

@@ -134,8 +134,7 @@ def output_equations(config: Vit) -> tuple[str, ...]:
 
 def describe_head(config: Vit | Resnet) -> str:
     if isinstance(config.head, ProjectionHead):
-        activation = "" if config.head.activation == "identity" else f", {config.head.activation} of that"
-        return f"      linear to an embedding of {config.head.width}{activation}"
+        return f"      linear to an embedding of {config.head.width}"
     if isinstance(config.head, NoHead):
         return "      y is the answer: no head"
     hidden = f"{config.head.activation} layer, then " if isinstance(config.head, TanhHead) else ""

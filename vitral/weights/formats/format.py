@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
@@ -35,6 +34,7 @@ from vitral.weights.formats.rules import (
     patch_kernel,
     position_rules,
 )
+from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 from vitral.weights.tensors import is_pickle, safetensors_chunks
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
@@ -143,13 +143,16 @@ class DetectedModel(NamedTuple):
     unused: Mapping[str, str] = {}  # names of tensors that the model does not use, and why
     assumptions: tuple[str, ...] = ()  # what the file does not record
     rules: Callable[[Vit, Weights], list[Rule]] | None = None  # where the format has several layouts of tensors
+    arch: str = ""  # the library's name of the architecture, if it was told from the tensors
 
 
-class ModelOutputs(NamedTuple):
-    """The outputs of another library's code for some images."""
+class OracleFiles(NamedTuple):
+    """What a library may open: a folder with its config files, and the file of safetensors in it."""
 
-    tokens: Tensor  # (B, L, D), after the last norm, in our order
-    logits: Tensor | None  # (B, K), of a model with a head
+    folder: Path
+    file: Path
+    config: Mapping[str, Any]  # of a config.json; empty where there is none
+    arch: str  # the library's name of the architecture, given by the user or told from the tensors
 
 
 class Format:
@@ -228,10 +231,6 @@ class Format:
         """What `supported` cannot express."""
         yield from ()
 
-    def resamples_as(self, model: Vit) -> bool:
-        """Whether the library resamples learned positions as this model does; if others do, they are preferred."""
-        return True
-
     def required_settings(self, model: Vit) -> tuple[str, ...]:
         """The settings that reading needs because the files do not record them."""
         return ()
@@ -240,13 +239,9 @@ class Format:
         """The files of a folder that the library reads, from tensors by its own names."""
         return {"model.safetensors": safetensors_chunks(tensors, {"format": "pt"})}
 
-    def import_library(self, model: Vit) -> Any:
-        """The library's own code for such a model; raises anything where it is missing or broken."""
-        raise ImportError(f"{self.library} has no code to compare with")
-
-    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
-        """That code on a folder that was written for it."""
-        raise NotImplementedError
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        """How the library's own code opens such files, in a process of its own; NoOracleError says why it cannot."""
+        raise NoOracleError(f"the code of {self.title} is not a package that could be installed")
 
     def detected(
         self,
@@ -293,20 +288,6 @@ def assumed_preprocessing(
     """The preprocessing of a file that does not record its own."""
     scaling = normalize if len(normalize.mean) in {1, channels} else CENTERED
     return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=crop, normalize=scaling)
-
-
-def reference_outputs(model: nn.Module, encoder: nn.Module, has_head: bool) -> Callable[[Tensor], ModelOutputs]:
-    """The outputs of a library's model, with the tokens that its encoder returns."""
-    kept: list[Tensor] = []
-    encoder.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))
-    model.eval()
-
-    @torch.no_grad()
-    def outputs(images: Tensor) -> ModelOutputs:
-        logits = model(images)
-        return ModelOutputs(kept.pop(), logits if has_head else None)
-
-    return outputs
 
 
 def setting_value(model: Vit, path: str) -> Any:

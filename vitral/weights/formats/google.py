@@ -6,7 +6,7 @@ D width, H heads, h head width, P x Q pixels a patch, C channels.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -184,9 +184,6 @@ class Google(Format):
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         return {"model.npz": write_npz(tensors)}
-
-    def import_library(self, model: Vit) -> Any:
-        raise ImportError(f"the code of {self.title} is not a package, so there is nothing to compare with")
 
     def _heads(self, ckpt: Checkpoint, width: int) -> int:
         query = f"{self.names['blocks.*.mixer.heads.qkv'][0].replace('*', '0')}/kernel"

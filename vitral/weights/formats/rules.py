@@ -120,17 +120,17 @@ def named_rules(own: Iterable[str], names: Names, special: Sequence[Rule] = ()) 
 
 def expected_shapes(rules: Iterable[Rule], own: Weights) -> dict[str, torch.Size]:
     """The names and shapes of theirs, for a model of ours with these tensors, which may be on the meta device."""
-    return {name: tensor.shape for name, tensor in _written(rules, own)}
+    return {name: tensor.shape for name, tensor in written_tensors(rules, own)}
 
 
 def export_tensors(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
     """Our tensors as theirs."""
-    return {name: tensor.contiguous() for name, tensor in _written(rules, own)}
+    return {name: tensor.contiguous() for name, tensor in written_tensors(rules, own)}
 
 
 def import_tensors(rules: Sequence[Rule], own: Weights, found: Weights, where: str, hint: str) -> dict[str, Tensor]:
     """Their tensors as ours; missing, unexpected and wrongly shaped tensors are refused, by their names."""
-    raise_mismatches(find_mismatches(dict(_written(rules, own)), found), where, hint)
+    raise_mismatches(find_mismatches(dict(written_tensors(rules, own)), found), where, hint)
     return {
         name: tensor
         for rule in rules
@@ -138,7 +138,8 @@ def import_tensors(rules: Sequence[Rule], own: Weights, found: Weights, where: s
     }
 
 
-def _written(rules: Iterable[Rule], own: Weights) -> Iterator[tuple[str, Tensor]]:
+def written_tensors(rules: Iterable[Rule], own: Weights) -> Iterator[tuple[str, Tensor]]:
+    """Our tensors as theirs, one after the other."""
     for rule in rules:
         yield from zip(rule.theirs, rule.write([own[name] for name in rule.ours]), strict=True)
 
@@ -168,7 +169,7 @@ def position_rules(model: Vit, tokens: Sequence[str], table: str, register_rows:
     """
     layout, learned = model.layout(model.image_size), learned_table(model.position)
     cls, registers = layout.cls, layout.registers
-    if learned is None or learned.registers or not (learned.cls and registers and register_rows):
+    if learned is None or not (learned.cls and registers and register_rows):
         return [*token_rules(model, tokens), *([same(TABLE, table)] if learned else [])]
     counts = [count for count in (cls, registers) if count]
     names = tokens[:2] if cls else tokens[1:2]

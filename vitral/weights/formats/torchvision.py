@@ -3,13 +3,7 @@
 torchvision has the names of classes and the preprocessing in its code, beside each of its published weights.
 """
 
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-from typing import Any, ClassVar
-
-from safetensors.torch import load_file
-from torch import Tensor
+from typing import ClassVar
 
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET
@@ -19,18 +13,17 @@ from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
 from vitral.models.position import Learned1d
 from vitral.models.vit import Vit
-from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
     PLAIN,
     Checkpoint,
     DetectedModel,
     Format,
-    ModelOutputs,
+    OracleFiles,
     assumed_preprocessing,
     infer_sizes,
-    reference_outputs,
 )
 from vitral.weights.formats.rules import TABLE, TOKENS, Names
+from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 
 LAYER = "encoder.layers.encoder_layer_*"
 EPS = 1e-6
@@ -98,22 +91,24 @@ class Torchvision(Format):
         assert isinstance(model.mixer, Attention)
         return (f"mixer.heads={model.mixer.heads}",)
 
-    def import_library(self, model: Vit) -> Any:
-        return import_module("torchvision.models.vision_transformer")
-
-    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
-        config = bundle.model
-        assert isinstance(config, Vit)
-        assert isinstance(config.mixer, Attention)
-        assert isinstance(config.head, LinearHead | TanhHead)
-        found = load_file(folder / "model.safetensors")
-        hidden = found["heads.pre_logits.bias"].numel() if isinstance(config.head, TanhHead) else None
-        model = code.VisionTransformer(
-            config.image_size.height, config.stem.patch.height, config.depth, config.mixer.heads, config.width,
-            config.mlp.hidden(config.width), num_classes=config.head.num_classes, representation_size=hidden,
-        )  # fmt: skip
-        model.load_state_dict(found)
-        return reference_outputs(model, model.encoder, has_head=True)
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        assert isinstance(model.mixer, Attention)
+        if not isinstance(model.head, LinearHead | TanhHead):
+            raise NoOracleError("torchvision's Vision Transformer always has a head, the file has none")
+        hidden = None
+        if isinstance(model.head, TanhHead):
+            hidden = model.width if model.head.hidden == "width" else model.head.hidden
+        arguments = {
+            "image_size": model.image_size.height,
+            "patch_size": model.stem.patch.height,
+            "num_layers": model.depth,
+            "num_heads": model.mixer.heads,
+            "hidden_dim": model.width,
+            "mlp_dim": model.mlp.hidden(model.width),
+            "num_classes": model.head.num_classes,
+            "representation_size": hidden,
+        }
+        return OracleRequest("torchvision", {"file": str(files.file), "arguments": arguments})
 
 
 def current_name(name: str) -> str:

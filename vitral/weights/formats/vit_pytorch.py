@@ -6,14 +6,11 @@ library takes the first rows of its positions.  D width, P x Q pixels a patch, C
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Collection, Iterator, Mapping
 from math import isqrt
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from vitral.core.config import Size
@@ -31,13 +28,13 @@ from vitral.weights.formats.format import (
     Checkpoint,
     DetectedModel,
     Format,
-    ModelOutputs,
+    OracleFiles,
     assumed_preprocessing,
     count_layers,
     parse_positive_int,
-    reference_outputs,
 )
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, constant, mapped, unsqueezed
+from vitral.weights.oracles.oracle import OracleRequest
 
 LAYER, EMBED = "transformer.layers.*", "to_patch_embedding"
 FIRST = LAYER.replace("*", "0")
@@ -147,16 +144,10 @@ class BaseVitPytorch(Format):
         assert isinstance(model.mixer, Attention)
         return (f"mixer.heads={model.mixer.heads}", f"stem.patch={model.stem.patch}", f"channels={model.channels}")
 
-    def import_library(self, model: Vit) -> Any:
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
         module = "vit_pytorch.simple_vit_with_register_tokens" if model.tokens.registers else "vit_pytorch"
-        return getattr(import_module(module), self.class_name)
-
-    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
-        config = bundle.model
-        assert isinstance(config, Vit)
-        model = code(**self.arguments(config))
-        model.load_state_dict(load_file(folder / "model.safetensors"))
-        return reference_outputs(model, model.transformer, has_head=not isinstance(config.head, NoHead))
+        code = {"module": module, "class": self.class_name, "arguments": self.arguments(model)}
+        return OracleRequest("vit_pytorch", code | {"file": str(files.file)})
 
     def arguments(self, config: Vit) -> dict[str, Any]:
         """The arguments with which the library builds such a model."""
@@ -274,16 +265,6 @@ class SimpleVit(BaseVitPytorch):
     def arguments(self, config: Vit) -> dict[str, Any]:
         count = config.tokens.registers
         return super().arguments(config) | ({"num_register_tokens": count} if count else {})
-
-    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
-        assert isinstance(bundle.model, Vit)
-        count, outputs = bundle.model.tokens.registers, super().load_reference(code, folder, bundle)
-
-        def ours(images: Tensor) -> ModelOutputs:
-            found = outputs(images)
-            return found._replace(tokens=found.tokens.roll(count, dims=1))  # registers first
-
-        return ours
 
     def tensor_names(self, model: Vit) -> Names:
         early = {"pool.norm": "linear_head.0", "head.linear": "linear_head.1"} if model.pool.normalizes() else {}

@@ -1,19 +1,15 @@
 """timm's plain Vision Transformers: a state dict, alone or with the config.json of the hub."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from vitral.core.config import Size
-from vitral.models.attention import Attention
 from vitral.models.head import NoHead
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import CONFIG, Checkpoint, DetectedModel, Format, ModelOutputs, json_file
+from vitral.weights.formats.format import CONFIG, Checkpoint, DetectedModel, Format, OracleFiles, json_file
 from vitral.weights.formats.rules import TABLE, Names, Rule, Weights, layer_names
 from vitral.weights.formats.timm.architectures import Architecture, architectures, find_architecture
 from vitral.weights.formats.timm.candidates import choose, matching
@@ -21,6 +17,7 @@ from vitral.weights.formats.timm.hub import HubConfig, check_arguments, input_si
 from vitral.weights.formats.timm.infer import infer_arguments
 from vitral.weights.formats.timm.resolve import Resolved, native_sizes, resolve
 from vitral.weights.formats.timm.writer import NoWay, WrittenModel, hub_config, timm_form
+from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 
 STEMS = ("patch_embed.proj.weight", "patch_embed.backbone.0.conv.weight", "embeds.proj.weight")
 LAYERS = ("attn.qkv.weight", "attn.q_proj.weight", "attns.0.attn.qkv.weight", "in_proj.weight")
@@ -87,8 +84,9 @@ class Timm(Format):
             return self.from_hub(ckpt, config)
         if not config.arguments and (names := matching(ckpt)):
             arch, found, _ = choose(ckpt, names)
-            stated = (describe_candidate(arch, found), *([] if config.images else [preprocessing_of(arch)]))
-            return self.as_detected(ckpt, found, {**arch.image_facts(), **config.images}, stated, config)
+            stated = (f"timm's {arch.name}", *([] if config.images else [preprocessing_of(arch)]))
+            images = {**arch.image_facts(), **config.images}
+            return self.as_detected(ckpt, found, images, stated, config)._replace(arch=arch.name)
         stated_settings = (*argument_settings(config.arguments), *ckpt.settings)
         kind, arguments, assumed = infer_arguments(ckpt._replace(settings=stated_settings))
         found = resolve(ckpt, kind, {**arguments, **config.arguments}, [], exact=False)
@@ -147,17 +145,16 @@ class Timm(Format):
         assert isinstance(written, WrittenModel)
         return super().files(bundle, tensors) | {CONFIG: json_file(hub_config(bundle, written))}
 
-    def import_library(self, model: Vit) -> Any:
-        return import_module("timm")
-
-    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
-        model = code.create_model(f"local-dir:{folder}", pretrained=True).eval()  # as a user of timm would open it
-
-        @torch.no_grad()
-        def outputs(images: Tensor) -> ModelOutputs:
-            return ModelOutputs(model.forward_features(images), model(images) if model.num_classes else None)
-
-        return outputs
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        if "architecture" in files.config:
+            return OracleRequest("timm", {"folder": str(files.folder)})
+        if not files.arch:
+            raise NoOracleError("the file does not name its architecture of timm; --arch NAME does")
+        classes = 0 if isinstance(model.head, NoHead) else model.head.num_classes
+        sizes: dict[str, Any] = {"num_classes": classes, "in_chans": model.channels, "depth": model.depth}
+        if not files.arch.startswith("naflex"):
+            sizes["img_size"] = list(model.image_size)
+        return OracleRequest("timm", {"arch": files.arch, "file": str(files.file), "arguments": sizes})
 
 
 def constants(ckpt: Checkpoint) -> dict[str, str]:
@@ -169,13 +166,6 @@ def constants(ckpt: Checkpoint) -> dict[str, str]:
         if rope or no_bias or name.endswith(CONSTANTS):
             found[name] = "a constant that the model computes"
     return found
-
-
-def describe_candidate(arch: Architecture, found: Resolved) -> str:
-    """The assumption that a file is of an architecture, with what its tensors do not show."""
-    model = found.found.model
-    heads = f"{model.mixer.heads} heads, " if isinstance(model.mixer, Attention) else ""
-    return f"timm's {arch.name}: {heads}{model.mlp.activation}, eps {model.eps:g}, pool={model.pool.kind}"
 
 
 def argument_settings(arguments: Mapping[str, Any]) -> Iterator[str]:

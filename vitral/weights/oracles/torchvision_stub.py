@@ -1,8 +1,9 @@
-"""torchvision beside the CPU torch, which its wheel would break: hollow for models, the real one for transforms."""
+"""torchvision beside a CPU torch that its wheel was not built for: hollow for models, the real one for transforms."""
 
 import sys
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,16 +34,37 @@ def stub_torchvision() -> None:
         setattr(sys.modules[parent], name, sys.modules[f"torchvision{part}"])
 
 
-def import_torchvision(module: str) -> Any:
-    """A module of the real torchvision, from where `make bench` puts it, beside a CPU torch it was not built for.
+def import_beside_torchvision(library: str) -> Any:
+    """A library that imports torchvision and calls nothing of it in its models, whatever torchvision is there."""
+    if find_spec(library) is None:
+        raise ImportError(f"{library} is not installed")
+    try:
+        import_module("torchvision")
+    except Exception:  # it is missing, or was built for another torch, which fails in many ways
+        _forget_torchvision()
+        stub_torchvision()
+    return import_module(library)
 
-    Its compiled operators do not load, so the names that it insists on are defined; its transforms need none of them.
+
+def import_torchvision(module: str) -> Any:
+    """A module of the real torchvision: as it is installed, or from where `make bench` puts it beside a CPU torch.
+
+    Where its compiled operators do not load, the names that it insists on are defined; its models and transforms need
+    none of them.
     """
-    if _KEPT:
+    aside = Path(sys.prefix) / "torchvision"
+    if aside.is_dir() and str(aside) not in sys.path:
+        sys.path.append(str(aside))
+    if find_spec("torchvision") is None:
+        raise ImportError("torchvision is not installed")
+    try:
         return import_module(module)
+    except Exception:  # it was built for another torch, which fails in many ways
+        if _KEPT:
+            raise
+        _forget_torchvision()
     import torch  # only where it is needed: the hollow one is wanted before timm imports torch
 
-    sys.path.append(str(Path(sys.prefix) / "torchvision"))
     library = torch.library.Library("torchvision", "DEF")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -52,6 +74,11 @@ def import_torchvision(module: str) -> Any:
     )
     _KEPT.append(library)  # a library that is collected takes its operators along
     return import_module(module)
+
+
+def _forget_torchvision() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
 
 
 _KEPT: list[object] = []

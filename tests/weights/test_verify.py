@@ -1,0 +1,107 @@
+"""A model is compared with the library of its file, or it is said why not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitral
+from tests.errors import raises
+from tests.models.references import reference
+from tests.weights.formats.files import put
+from tests.weights.oracles.fakes import install_timm
+from vitral.weights.load import LoadOptions
+
+NOTES = {
+    "architecture": "vit_tiny_patch16_224",
+    "num_classes": 5,
+    "model_args": reference("timm_vit").config,
+    "pretrained_cfg": {"input_size": [3, 32, 48], "mean": [0.5] * 3, "std": [0.5] * 3},
+}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    return put(tmp_path / "hub", reference("timm_vit").weights, NOTES)
+
+
+@pytest.fixture
+def timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_timm(tmp_path / "packages", monkeypatch)
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_certificate_has_run_the_source_library_on_the_source_file(hub: Path, tmp_path: Path) -> None:
+    made = vitral.convert(hub, tmp_path / "out", verify=True).certificate
+    found = json.loads((tmp_path / "out/certificate.json").read_bytes())
+    assert (found["format"], found["source_library"]) == (2, "timm 9.9")
+    assert found["source"]["tokens"] < 1e-5
+    assert found["source"]["logits"] < 1e-5
+    assert any("timm 9.9: tokens differ" in line for line in made.lines())
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize("options", [{}, {"to": "timm"}, {"verify": True}])
+def test_a_model_that_its_own_library_computes_otherwise_is_not_certified(
+    hub: Path, tmp_path: Path, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TIMM_NORM_AFTER_BRANCH", "1")  # which no tensor shows
+    with raises("weights.verification_failed", "timm 9.9", "tokens differ"):
+        vitral.convert(hub, tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+    with raises("weights.verification_failed", "timm 9.9"):
+        vitral.load(hub, verify=True)
+
+
+def test_without_the_library_the_certificate_says_so_and_verify_refuses(hub: Path, tmp_path: Path) -> None:
+    made = vitral.convert(hub, tmp_path / "out").certificate
+    assert (made.source, made.source_library) == (None, "none: timm is not installed")
+    assert any("not compared with the source library: timm is not installed" in line for line in made.lines())
+    with raises("weights.verification_unavailable", "timm is not installed"):
+        vitral.convert(hub, tmp_path / "second", verify=True)
+    with raises("weights.verification_unavailable", "timm is not installed"):
+        vitral.load(hub, verify=True)
+    with raises("weights.verification_unavailable", tmp_path / "out"):
+        vitral.load(tmp_path / "out", verify=True)  # a bundle has no other library
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_bare_file_is_run_as_the_architecture_that_the_user_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = reference("timm_vit").weights
+    folder = put(tmp_path / "bare", weights)
+    settings = {"mixer.heads": 3, "image_size": "32x48"}
+    with raises("weights.verification_unavailable", "--arch"):
+        vitral.load(folder, settings=settings, verify=True)
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize("options", [LoadOptions(allow_pickle=True), LoadOptions(weights_key="ema", allow_pickle=True)])
+def test_a_pickle_with_a_prefix_is_handed_to_the_library_as_plain_tensors(
+    hub: Path, tmp_path: Path, options: LoadOptions
+) -> None:
+    weights = {f"module.{name}": tensor for name, tensor in reference("timm_vit").weights.items()}
+    home = tmp_path / "pickled"
+    home.mkdir()
+    (home / "config.json").write_bytes((hub / "config.json").read_bytes())
+    key = options.get("weights_key")
+    torch.save({key: weights, "model": weights} if key else weights, home / "pytorch_model.bin")
+    model = vitral.load(home, verify=True, **options).model
+    assert torch.equal(model.state_dict()["norm.weight"], reference("timm_vit").weights["norm.weight"])
+
+
+@pytest.mark.usefixtures("timm")
+def test_what_was_written_is_run_by_the_target_library(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = vitral.convert(hub, tmp_path / "out", to="timm").certificate
+    assert (made.library, made.source_library) == ("timm 9.9", "timm 9.9")
+    assert made.theirs is not None
+    assert made.theirs.largest < 1e-5
+    vitral.convert(hub, tmp_path / "ours")
+    monkeypatch.setenv("FAKE_TIMM_REFUSES", "1")
+    with raises("weights.conversion_unreadable", "timm 9.9", "Error(s) in loading state_dict"):
+        vitral.convert(tmp_path / "ours", tmp_path / "refused", to="timm")
+    assert not (tmp_path / "refused").exists()

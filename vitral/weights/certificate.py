@@ -1,0 +1,163 @@
+"""certificate.json: what a conversion compared, and every tensor whose bits changed."""
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic_core import from_json
+from torch import Tensor
+
+from vitral import __version__
+from vitral.core.config import Config
+from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.storage import wrap_read_errors
+from vitral.weights.oracles.oracle import ModelOutputs
+
+CERTIFICATE_FILE = "certificate.json"
+FORMAT = 2  # certificates of format 1 have no number, and none of the fields that have a default here
+TOLERANCE = 1e-4  # of outputs, relative to the largest of them where that is more than 1
+NOT_RUN = "none: "  # how the field of a library begins that was not run
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers of so many bytes
+SHOWN = 5  # tensors that a line of text names
+
+
+class CertifiedFile(Config):
+    """A file of weights."""
+
+    software: str
+    file: str
+    sha256: str
+
+
+class Difference(Config):
+    """The largest absolute difference between two outputs for the same images."""
+
+    tokens: float
+    logits: float | None  # null without a head
+    relative: float | None = None  # the larger of both, each relative to the largest output where that is more than 1
+
+    @property
+    def largest(self) -> float:
+        """What the tolerance limits."""
+        return max(self.tokens, self.logits or 0.0) if self.relative is None else self.relative
+
+    def describe(self) -> str:
+        """Both numbers as text."""
+        logits = "" if self.logits is None else f", logits by at most {self.logits:.1e}"
+        return f"tokens differ by at most {self.tokens:.1e}{logits}"
+
+
+class TensorChange(Config):
+    """A tensor whose bits are not those of the file that was read."""
+
+    name: str  # in the file that was read, or ours if it changed in writing
+    values: int  # that differ
+    of: int  # values in all
+    largest: float  # absolute difference
+    shape: str = ""  # how it changed, if it did
+
+    def describe(self) -> str:
+        """The change as text."""
+        if self.shape:
+            return f"{self.name}: {self.shape}"
+        return f"{self.name}: {self.values:,} of {self.of:,} values changed, by at most {self.largest:.1e}"
+
+
+class Certificate(Config):
+    """What was compared, and the differences."""
+
+    format: Literal[2] = 2
+    vitral: str = __version__
+    torch: str = torch.__version__
+    images: str  # the input of all
+    read: CertifiedFile
+    source_library: str = f"{NOT_RUN}not recorded"  # that ran the file that was read, and its version, or why none did
+    source: Difference | None = None  # our outputs, against the source library's for the file that was read
+    changed: tuple[str, ...] = ()  # what differs between what was read and what was written, a sentence each
+    tensors: tuple[TensorChange, ...] = ()  # those whose bits changed
+    dropped: tuple[str, ...] = ()  # tensors of the file that was read and are not part of the model
+    rules: str = ""  # of the user, for a layout that no format knows
+    written: CertifiedFile
+    library: str  # the target library and its version, or why none was run
+    theirs: Difference | None  # our outputs before, against the target library's
+    again: Difference  # our outputs before, against those of the written files read back
+    untold: tuple[str, ...]  # what the files cannot record
+
+    def lines(self) -> list[str]:
+        """The certificate as text."""
+        more = f"; and {len(self.changed) - SHOWN} more, in {CERTIFICATE_FILE}" if len(self.changed) > SHOWN else ""
+        changed = [f"changed: {'; '.join(self.changed[:SHOWN])}{more}"] if self.changed else []
+        return [
+            describe_library("the source library", self.source_library, self.source),
+            describe_library("the target library", self.library, self.theirs),
+            f"read back: {self.again.describe()}",
+            *changed,
+            *self.untold,
+        ]
+
+    @property
+    def worst(self) -> Difference:
+        """The larger of the differences that the conversion itself made."""
+        return max(filter(None, (self.theirs, self.again)), key=lambda each: each.largest)
+
+
+def describe_library(role: str, library: str, difference: Difference | None) -> str:
+    """A line about a library that was run, or why it was not."""
+    if difference is None:
+        return f"not compared with {role}: {library.removeprefix(NOT_RUN)}"
+    return f"{role}, {library}: {difference.describe()}"
+
+
+def read_certificate(path: str | Path) -> Certificate:
+    """The certificate in a folder, or in a file, of any format."""
+    file = Path(path).expanduser()
+    file = file / CERTIFICATE_FILE if file.is_dir() else file
+    with wrap_read_errors(file):
+        text = file.read_bytes()
+    try:
+        data = from_json(text)
+        if isinstance(data, dict) and int(data.get("format", 1)) <= FORMAT:
+            return Certificate.parse(data | {"format": FORMAT})
+        found = f"format {data.get('format')}, expected at most {FORMAT}" if isinstance(data, dict) else "no object"
+    except (ValueError, TypeError, ConfigError) as error:
+        found = str(error)
+    raise WeightsError(f"not a certificate that is known here: {found}", code="weights.bad_config", where=file)
+
+
+def output_difference(one: ModelOutputs, other: ModelOutputs) -> Difference:
+    """The largest differences between two outputs; WeightsError where they cannot be compared."""
+    differences, ratios = list[float](), list[float]()
+    pairs = [(one.tokens, other.tokens)]
+    if one.logits is not None and other.logits is not None:
+        pairs.append((one.logits, other.logits))
+    for ours, theirs in pairs:
+        if ours.shape != theirs.shape:
+            message = f"the outputs have other shapes: {tuple(ours.shape)} here, {tuple(theirs.shape)} there"
+            raise WeightsError(message, code="weights.conversion_differs")
+        largest = float((ours - theirs).abs().max())
+        if not isfinite(largest):
+            raise WeightsError("the outputs are infinite or NaN", code="weights.conversion_differs")
+        differences.append(largest)
+        ratios.append(largest / max(1.0, float(ours.abs().max())))
+    logits = differences[1] if len(differences) > 1 else None
+    return Difference(tokens=differences[0], logits=logits, relative=max(ratios))
+
+
+def tensor_changes(before: Mapping[str, Tensor], after: Iterator[tuple[str, Tensor]]) -> Iterator[TensorChange]:
+    """The tensors whose bits differ; of another dtype, those whose values do."""
+    for name, found in after:
+        if name not in before:
+            continue
+        old, new = before[name].detach(), found.detach()
+        if old.dtype != new.dtype:
+            old, new = old.float(), new.float()
+        if old.shape != new.shape:
+            shape = f"shape {tuple(old.shape)} became {tuple(new.shape)}"
+            yield TensorChange(name=name, values=old.numel(), of=old.numel(), largest=0.0, shape=shape)
+            continue
+        changed = old.contiguous().view(BITS[old.element_size()]) != new.contiguous().view(BITS[new.element_size()])
+        if count := int(changed.sum()):
+            largest = float((old.float() - new.float()).abs().max())
+            yield TensorChange(name=name, values=count, of=old.numel(), largest=largest)
