@@ -20,7 +20,9 @@ from vitral.inference.graph.onnx import IR_VERSION, OPSET
 IMAGE = Size(24, 32)
 SIZES = ((24, 32), (100, 150), (17, 9), (8, 300), (131, 24), (65, 48), (49, 33))
 VIEWS = [view(filter=how) for view in union_members(EvalCropConfig) for how in get_args(Filter)] + [
-    CenterCrop(fraction=1.0)
+    CenterCrop(fraction=1.0),
+    CenterCrop(rounding="down"),
+    CenterCrop(aspect="squash", rounding="down"),
 ]
 
 

@@ -64,8 +64,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+VIEWS = [Resize(), CenterCrop(), Resize(filter="bicubic"), CenterCrop(aspect="squash", rounding="down")]
+
+
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("view", [Resize(), CenterCrop(), Resize(filter="bicubic")], ids=repr)
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: EvalCropConfig, channels: int, home: Path) -> None:
     needs: Preprocessing = loaded(channels, view).bundle.preprocessing
     pixels = functions(home / "export", view, channels=channels)["pixels"]
@@ -115,7 +118,9 @@ def test_pictures_of_another_fixed_size_are_made_of_that_size(home: Path) -> Non
 
 
 @pytest.mark.parametrize("input_size", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
-@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), Resize()], ids=repr)
+@pytest.mark.parametrize(
+    "view", [CenterCrop(), CenterCrop(fraction=1.0), Resize(), CenterCrop(aspect="squash")], ids=repr
+)
 def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
     view: EvalCropConfig, input_size: Size, home: Path
 ) -> None:

@@ -16,10 +16,15 @@ from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
 from vitral.exporters.targets import METADATA_FILE, ResizeModule, TorchTarget, export_program
 
+VIEWS: list[EvalCropConfig] = [
+    *(view() for view in union_members(EvalCropConfig)),
+    CenterCrop(fraction=0.9),
+    CenterCrop(rounding="down"),
+    CenterCrop(aspect="squash"),
+]
 
-@pytest.mark.parametrize(
-    "view", [*(view() for view in union_members(EvalCropConfig)), CenterCrop(fraction=0.9)], ids=repr
-)
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_resizing_gives_the_very_pixels_that_the_model_sees(view: EvalCropConfig) -> None:
     needs = Preprocessing(image_size=Size(24, 32), crop=view)
     for size in ((24, 32), (100, 151), (17, 9), (8, 300), (131, 24), (103, 61)):

@@ -30,9 +30,13 @@ def bundle_of(model: Vit | Resnet = TINY, **fields: Any) -> Bundle:
 
 
 def tensors_of(model: Vit | Resnet = TINY, seed: int = 0) -> dict[str, Tensor]:
-    """Weights of which no two are alike."""
-    rng = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(weight.shape, generator=rng) for name, weight in model.build_empty().state_dict().items()}
+    """Weights of which no two are alike, but for one that layers share."""
+    rng, found = torch.Generator().manual_seed(seed), dict[int, Tensor]()
+    own = model.build_empty().state_dict(keep_vars=True)
+    for weight in own.values():
+        if id(weight) not in found:
+            found[id(weight)] = torch.randn(weight.shape, generator=rng)
+    return {name: found[id(weight)] for name, weight in own.items()}
 
 
 def loaded(model: Vit | Resnet = TINY, **fields: Any) -> LoadedModel:

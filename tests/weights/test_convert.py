@@ -31,7 +31,7 @@ from vitral.models import (
 )
 from vitral.models.vit import Vit
 from vitral.weights.certificate import output_difference
-from vitral.weights.convert import Origin, convert, write_model
+from vitral.weights.convert import Origin, convert, select_format, write_model
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.registry import FORMATS, WRITABLE
 from vitral.weights.formats.rules import Rule, export_tensors
@@ -109,7 +109,7 @@ NORMED = Patches(patch=Size(8, 8), norm="both")
 
 
 def writable() -> dict[str, tuple[Format, Vit]]:
-    """Each format with a model of its own that it can hold."""
+    """Each format with a model of its own that it can hold, and in which it is written."""
     erf, learned = Mlp(activation="gelu"), Learned1d(resampling="bicubic")
     candidates = [
         small(),
@@ -126,7 +126,7 @@ def writable() -> dict[str, tuple[Format, Vit]]:
         f"{kind.name}-{number}": (kind, model)
         for kind in FORMATS
         for number, model in enumerate(candidates)
-        if not list(kind.unsupported(loaded(model).bundle))
+        if not list(kind.unsupported(loaded(model).bundle)) and select_format(loaded(model), kind.library) is kind
     }
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
-from vitral.data.transforms.crop import CenterCrop, Filter
+from vitral.data.transforms.crop import CenterCrop, Filter, Rounding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import MAX_BITS, RADIUS, WEIGHT_LIMIT, resize_taps
 from vitral.inference.engines.engine import INPUT_NAME
@@ -115,13 +115,16 @@ def resize_any_size(images: OnnxValue, preprocessing: Preprocessing) -> OnnxValu
     crop, image_size = preprocessing.crop, preprocessing.image_size
     height, width = images.length(1), images.length(2)
     lengths = (height.like(image_size.height), width.like(image_size.width))
+    rounding: Rounding = "even"
     if isinstance(crop, CenterCrop):
-        rows, columns = (int(side / crop.fraction) for side in image_size)
-        lengths = ((height * columns / width).op("Max", rows), (width * rows / height).op("Max", columns))
+        (rows, columns), rounding = crop.filled(image_size), crop.rounding
+        lengths = (height.like(rows), width.like(columns))
+        if crop.aspect == "keep":
+            lengths = ((height * columns / width).op("Max", rows), (width * rows / height).op("Max", columns))
     vertical = resize_weights(height, lengths[0], crop.filter)
     horizontal = resize_weights(width, lengths[1], crop.filter)
-    rows_kept = _center_rows(vertical.weights, lengths[0], image_size.height)
-    columns_kept = _center_rows(horizontal.weights, lengths[1], image_size.width).transpose(1, 0)
+    rows_kept = _center_rows(vertical.weights, lengths[0], image_size.height, rounding)
+    columns_kept = _center_rows(horizontal.weights, lengths[1], image_size.width, rounding).transpose(1, 0)
     levels = images.transpose(0, 3, 1, 2).to(DOUBLE)  # (B, C, H, W)
     levels = _round(levels @ columns_kept / horizontal.unit)
     levels = _round(rows_kept @ levels / vertical.unit)
@@ -154,9 +157,10 @@ def _filter_weight(x: OnnxValue, filter: Filter) -> OnnxValue:
     return near.where(x < 1.0, far.where(x < 2.0, 0.0))
 
 
-def _center_rows(weights: OnnxValue, length: OnnxValue, kept: int) -> OnnxValue:
-    """The rows of the center crop. Halves are rounded to even, as in Python."""
-    first = ((length.to(DOUBLE) - kept) / 2.0).op("Round").to(INTEGER).op("Unsqueeze", torch.tensor([0]))
+def _center_rows(weights: OnnxValue, length: OnnxValue, kept: int, rounding: Rounding) -> OnnxValue:
+    """The rows of the center crop."""
+    half = ((length.to(DOUBLE) - kept) / 2.0).op("Round" if rounding == "even" else "Floor")
+    first = half.to(INTEGER).op("Unsqueeze", torch.tensor([0]))
     return weights.op("Slice", first, first + kept)
 
 

@@ -62,7 +62,7 @@ def runner_script(target: Target, plan: ExportPlan) -> str:
     size = image_size if plan.input_size == "dynamic" else plan.input_size
     filled = in_graph = None  # the size that a center crop is cut from, and the size that the graph resizes to
     if isinstance(crop, CenterCrop):
-        filled = Size(*(int(side / crop.fraction) for side in image_size))
+        filled = crop.filled(image_size)
         in_graph = crop.plan(size, image_size).resize_to if plan.resizes and not dynamic else None
     text = TEMPLATE.read_text(encoding="utf-8")
     template = Template(text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
@@ -76,6 +76,8 @@ def runner_script(target: Target, plan: ExportPlan) -> str:
         sides="height, width" if dynamic else ", ".join(map(str, size)),
         filled=filled,
         in_graph=in_graph,
+        squash=isinstance(crop, CenterCrop) and crop.aspect == "squash",
+        half="// 2" if isinstance(crop, CenterCrop) and crop.rounding == "down" else "/ 2",
         filter=crop.filter.upper(),
         channels=decoding.channels,
         background=(*decoding.background, 255),

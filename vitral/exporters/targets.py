@@ -192,13 +192,15 @@ class ResizeModule(nn.Module):
         crop, image_size = self.preprocessing.crop, self.preprocessing.image_size
         sides: tuple[int, ...] = image_size
         if isinstance(crop, CenterCrop):
-            rows, columns = (int(side / crop.fraction) for side in image_size)
+            sides = rows, columns = crop.filled(image_size)
+        if isinstance(crop, CenterCrop) and crop.aspect == "keep":
             height, width = images.shape[1:3]
             sides = (torch.sym_max(rows, columns * height // width), torch.sym_max(columns, rows * width // height))
         resized = interpolate(images.permute(0, 3, 1, 2), size=sides, mode=crop.filter, antialias=True)
         for axis, (side, kept) in enumerate(zip(sides, image_size, strict=True), start=2):
             margin = side - kept
-            start = (margin + (margin // 2) % 2) // 2  # half of it, rounded to even
+            down = isinstance(crop, CenterCrop) and crop.rounding == "down"
+            start = margin // 2 if down else (margin + (margin // 2) % 2) // 2  # rounded to even
             resized = resized.narrow(axis, start, kept)
         return resized.permute(0, 2, 3, 1)  # (B, image_size, C)
 

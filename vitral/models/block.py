@@ -93,7 +93,8 @@ class BaseBlock(Config):
 
     final_norm: ClassVar[bool]
     scale: ScaleConfig = NoScale()
-    drop_path_rate: float = Field(default=0.0, ge=0, lt=1)  # of the last layer; it grows linearly from 0 in the first
+    drop_path_rate: float = Field(default=0.0, ge=0, lt=1)  # of the last layer
+    drop_path_schedule: Literal["linear", "constant"] = "linear"  # linear: it grows from 0 in the first layer
 
 
 class Branch(nn.Module):
@@ -102,7 +103,8 @@ class Branch(nn.Module):
     def __init__(self, config: BaseBlock, context: BuildContext, layer: int) -> None:
         super().__init__()
         self.scale = config.scale.build(context.width)
-        self.drop = DropPath(config.drop_path_rate * layer / max(1, context.depth - 1))
+        share = 1.0 if config.drop_path_schedule == "constant" else layer / max(1, context.depth - 1)
+        self.drop = DropPath(config.drop_path_rate * share)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.scale(x))

@@ -98,29 +98,34 @@ class NoHead(Config):
 
 
 class ProjectionHead(NoHead):
-    """A linear map of the pooled features to an embedding that texts share, as in CLIP (arXiv 2103.00020)."""
+    """A linear map of the pooled features to an embedding that texts share, as in CLIP (arXiv 2103.00020).
+
+    With a bias and tanh, it is the pooler of Hugging Face's ViT.
+    """
 
     kind: Literal["projection"] = "projection"  # type: ignore[assignment]
     width: int = Field(default=512, ge=1, le=100_000)
     bias: bool = False
+    activation: ActivationName = "identity"
 
     def build(self, width: int) -> nn.Module:
-        return Projection(width, self.width, self.bias)
+        return Projection(self, width)
 
     def out_width(self, width: int) -> int:
         return self.width
 
 
 class Projection(InitModule):
-    def __init__(self, width: int, out: int, bias: bool) -> None:
+    def __init__(self, config: ProjectionHead, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, out, bias=bias)
+        self.activation = config.activation
+        self.linear = nn.Linear(width, config.width, bias=config.bias)
 
     def initialize(self, init: BaseInit) -> None:
         init.dense(self.linear)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)  # (B, out)
+        return activate(self.linear(x), self.activation)  # (B, out)
 
 
 HeadConfig = Annotated[LinearHead | TanhHead | DistilledHead | ProjectionHead | NoHead, OpenUnion()]

@@ -15,6 +15,7 @@ class BaseMlp(Config):
     """Settings of every MLP."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)  # after each of its layers
+    hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | Literal["dropout"] = "dropout"  # after the first, if another
     bias: bool = True  # of its layers
     norm: bool = False  # of the hidden vector, before the last layer, as in EVA-02
 
@@ -44,13 +45,16 @@ class BaseFeedForward(InitModule):
         self.norm = context.build_norm(hidden) if config.norm else nn.Identity()
         self.contract = nn.Linear(hidden, context.width, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
+        self.hidden_dropout = nn.Dropout(
+            config.dropout if config.hidden_dropout == "dropout" else config.hidden_dropout
+        )
 
     def initialize(self, init: BaseInit) -> None:
         init.mlp(self.expand, self.parts)
         init.mlp(self.contract)
 
     def output(self, hidden: Tensor) -> Tensor:
-        return self.dropout(self.contract(self.norm(self.dropout(hidden))))  # (B, L, D)
+        return self.dropout(self.contract(self.norm(self.hidden_dropout(hidden))))  # (B, L, D)
 
 
 class FeedForward(BaseFeedForward):

@@ -192,7 +192,8 @@ class AttentionPool(BasePool):
     kind: Literal["attention"] = "attention"
     heads: Annotated[int, Field(ge=1, le=1_000)] | Literal["mixer"] = "mixer"  # mixer: as many as the mixer
     tokens: Literal["all", "patches"] = "all"  # that the query attends to
-    mlp_ratio: Annotated[float, Field(gt=0, le=100)] | Literal["mlp"] = "mlp"  # mlp: that of the blocks
+    mlp_ratio: Annotated[float, Field(gt=0, le=100)] | Literal["mlp", "none"] = "mlp"  # mlp: that of the blocks
+    project_query: bool = True  # AIMv2 learns the projected query itself, and has no MLP (mlp_ratio none)
 
     def num_heads(self, context: BuildContext) -> int:
         return context.heads if self.heads == "mixer" else self.heads
@@ -211,16 +212,18 @@ class AttentionPooling(Pool):
         super().__init__()
         self.heads, self.patches_only = config.num_heads(context), config.tokens == "patches"
         self.query = nn.Parameter(torch.empty(1, 1, context.width))
-        self.q = nn.Linear(context.width, context.width)
+        self.q = nn.Linear(context.width, context.width) if config.project_query else nn.Identity()
         self.kv = nn.Linear(context.width, 2 * context.width)
         self.project = nn.Linear(context.width, context.width)
-        self.norm = context.build_norm()
-        ratio = {} if config.mlp_ratio == "mlp" else {"ratio": config.mlp_ratio}
-        self.mlp = mlp.model_copy(update=ratio).build(context)
+        self.has_mlp = config.mlp_ratio != "none"
+        self.norm = context.build_norm() if self.has_mlp else nn.Identity()
+        ratio = {} if config.mlp_ratio in ("mlp", "none") else {"ratio": config.mlp_ratio}
+        self.mlp = mlp.model_copy(update=ratio).build(context) if self.has_mlp else nn.Identity()
 
     def initialize(self, init: BaseInit) -> None:
         nn.init.xavier_uniform_(self.query[0])
-        init.attention(self.q)
+        if isinstance(self.q, nn.Linear):
+            init.attention(self.q)
         init.attention(self.kv, parts=2)
         init.attention(self.project)
 
@@ -248,7 +251,7 @@ class AttentionPooling(Pool):
 
     def output(self, gathered: Tensor) -> Tensor:
         x = self.project(gathered[:, 0])  # (B, D)
-        return x + self.mlp(self.norm(x))  # (B, D)
+        return x + self.mlp(self.norm(x)) if self.has_mlp else x  # (B, D)
 
     def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
         """The attention of the query (B, H, 1, L), zero for tokens that it does not see; rows sum to one."""

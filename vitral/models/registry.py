@@ -82,6 +82,7 @@ class ModelOptions(TypedDict, total=False):
     mlp: BaseMlp | str
     pool: BasePool | str
     head: BaseHead | str
+    norm: Config | str
     eps: float
     init: BaseInit | str
     memory: Config | str

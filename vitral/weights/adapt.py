@@ -102,10 +102,12 @@ FREE_FIELDS = (
     "tokens.dropout",
     "position.resampling",
     "block.drop_path_rate",
+    "block.drop_path_schedule",
     "block.scale.init",
     "mixer.dropout",
     "mixer.attention_dropout",
     "mlp.dropout",
+    "mlp.hidden_dropout",
 )
 
 
@@ -207,10 +209,12 @@ def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, .
     free = tuple(f"{name}." for name in FREE_FIELDS) + fresh
     fewer = ("depth",) if before.get("depth", 0) > after.get("depth", 0) else ()
     names = [name for name in before | after if not f"{name}.".startswith(free) and name not in fewer]
+    differing = [name for name in names if before.get(name) != after.get(name)]
+    kinds = tuple(name.removesuffix("kind") for name in differing if name.endswith(".kind"))  # whose fields are others
     return [
         f"{name} is {after.get(name, 'absent')}, and {before.get(name, 'absent')} in the weights"
-        for name in names
-        if before.get(name) != after.get(name)
+        for name in differing
+        if name.endswith(".kind") or not name.startswith(kinds)
     ]
 
 
@@ -245,7 +249,7 @@ def _resample_positions(model: Model, weights: Mapping[str, Tensor], old: Vit | 
     if model.config.layout(model.config.image_size).grid == grid:
         return {}
     found: dict[str, Tensor] = {}
-    for home, part in model.named_modules():
+    for home, part in model.named_modules(remove_duplicate=False):
         if isinstance(part, GridDependent):
             mine = {name: weights[f"{home}.{name}"] for name in part.state_dict()}
             resampled = part.resample_weights(mine, grid).items()

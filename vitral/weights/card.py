@@ -153,7 +153,8 @@ def _preprocessing(given: Preprocessing) -> str:
     channels, view, scaling = given.decoding.channels, given.crop, given.normalize
     colors = {1: "gray", 3: "red, green and blue"}.get(channels, f"{channels} channels")
     if isinstance(view, CenterCrop):
-        seen = f"a center crop ({view.fraction:.1%} of the shorter side)"
+        side = "the shorter side" if view.aspect == "keep" else "both sides, whatever their ratio"
+        seen = f"a center crop ({view.fraction:.1%} of {side})"
     else:
         seen = "the whole image"
     mean, deviation = (", ".join(f"{number:g}" for number in each) for each in (scaling.mean, scaling.std))

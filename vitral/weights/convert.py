@@ -148,9 +148,11 @@ def write_model(source: LoadedModel, origin: Origin, out: Path, to: str) -> Cert
 
 
 def select_format(source: LoadedModel, library: str) -> Format:
-    """The first format of a library that can hold the model; WeightsError names the parts that none can."""
+    """The format of a library that holds most of the model; WeightsError names the parts that none can."""
     faults = {format: list(format.unsupported(source.bundle)) for format in library_formats(library)}
-    format, fewest = min(faults.items(), key=lambda each: len(each[1]))
+    model = source.bundle.model
+    differs = {format: isinstance(model, Vit) and not format.resamples_as(model) for format in faults}
+    format, fewest = min(faults.items(), key=lambda each: (len(each[1]), differs[each[0]]))
     if not fewest:
         return format
     raise WeightsError(

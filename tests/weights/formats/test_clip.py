@@ -13,8 +13,11 @@ from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import layout, put, relative_errors, vit, written_back
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.models import Attention, ClassPool, MeanPool, Mlp, NoHead, ProjectionHead
-from vitral.weights.formats.clip import OpenClip
+from vitral.weights.formats.clip import OpenClip, OpenClipTimm
+from vitral.weights.formats.format import Format
+from vitral.weights.formats.rules import export_tensors
 from vitral.weights.load import load, open_model
+from vitral.weights.reader import read_checkpoint
 
 TOWERS = ("open_clip", "open_clip_layer_scale", "open_clip_mean")
 QUICK = {"mixer.heads": 2, "mlp.activation": "quick_gelu"}
@@ -135,5 +138,49 @@ def test_a_config_that_cannot_be_followed_is_refused(tmp_path: Path, content: st
         load(folder)
 
 
-def test_a_tower_is_read_and_not_written() -> None:
-    assert [words.partition(":")[0] for words in OpenClip().unsupported(bundle_of())] == ["library"]
+TRUNKS = {
+    "open_clip_siglip": ("attention", False),
+    "open_clip_eva02": ("cls", True),  # timm's classifier is the projection
+    "open_clip_timm_mean": ("mean", False),
+}
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+def test_a_tower_of_timm_answers_as_open_clip_does(tmp_path: Path, name: str) -> None:
+    folder, found = folder_of(name, tmp_path / "a")
+    opened = open_model(folder)
+    model = vit(opened.loaded)
+    assert (model.pool.kind, model.head) == (TRUNKS[name][0], ProjectionHead(width=6, bias=TRUNKS[name][1]))
+    assert "ignored text.token_embedding.weight: belongs to the text tower" in opened.messages
+    assert opened.loaded.bundle.preprocessing.image_size == model.image_size
+    detected = OpenClipTimm().detect(read_checkpoint(folder))
+    own = opened.loaded.model.state_dict()
+    assert detected.rules is not None
+    written = export_tensors(detected.rules(model, own), own)
+    assert written.keys() == {name for name in found.weights if name.startswith("visual.")}
+    assert all(torch.equal(tensor, found.weights[name]) for name, tensor in written.items())
+    assert max(relative_errors(opened.loaded.model, found.answers)) <= 1e-6
+
+
+def test_the_pool_of_a_tower_of_timm_is_asked_for_without_a_config(tmp_path: Path) -> None:
+    folder, found = layout("open_clip_timm_mean", tmp_path / "a")
+    with raises("weights.missing_setting", "pool=mean", "open_clip_config.json"):
+        load(folder, settings={"mixer.heads": 2})
+    model = load(folder, settings={"mixer.heads": 2, "pool": "mean"}).model
+    assert max(relative_errors(model, found.answers)) <= 1e-6
+
+
+def test_a_tensor_of_a_trunk_is_named_as_in_the_file(tmp_path: Path) -> None:
+    folder, found = folder_of("open_clip_siglip", tmp_path / "a")
+    weights = dict(found.weights)
+    del weights["visual.trunk.norm.bias"]
+    with raises("weights.missing_tensor", "visual.trunk.norm.bias"):
+        load(put(folder, weights))
+    extra = found.weights | {"visual.head.mlp.fc1.weight": torch.zeros(2, 2)}
+    with raises("weights.unsupported", "visual.head.mlp.fc1.weight"):
+        load(put(folder, extra))
+
+
+@pytest.mark.parametrize("kind", [OpenClip(), OpenClipTimm()])
+def test_a_tower_is_read_and_not_written(kind: Format) -> None:
+    assert [words.partition(":")[0] for words in kind.unsupported(bundle_of())] == ["library"]

@@ -15,6 +15,7 @@ from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 
 Filter = Literal["bilinear", "bicubic"]
+Rounding = Literal["even", "down"]  # of half an odd margin: as torchvision and timm, or as Hugging Face's processors
 Fraction = Annotated[float, Field(gt=0, le=1)]
 ATTEMPTS = 10  # at drawing a crop that fits, before the largest center crop is taken
 
@@ -94,15 +95,22 @@ class CenterCrop(Config):
     kind: Literal["center"] = "center"
     fraction: Fraction = 0.875
     filter: Filter = "bilinear"
+    aspect: Literal["keep", "squash"] = "keep"  # squash: resize both sides to input size / fraction
+    rounding: Rounding = "even"
+
+    def filled(self, image_size: Size) -> Size:
+        """The size from which the input size is cropped; the aspect ratio of the image makes it larger."""
+        return Size(*(int(side / self.fraction) for side in image_size))  # 224 / 0.875 = 256; truncated, as usual
 
     def plan(self, size: Size, image_size: Size, rng: np.random.Generator | None = None) -> CropPlan:
         """The crop of an image of this size; nothing is drawn."""
-        height, width = (int(side / self.fraction) for side in image_size)  # 224 / 0.875 = 256; truncated, as usual
-        if size.height * width <= size.width * height:  # the height is what binds
+        height, width = resized = self.filled(image_size)
+        if self.aspect == "keep" and size.height * width <= size.width * height:  # the height is what binds
             resized = Size(height, max(int(height * size.width / size.height), width))
-        else:
+        elif self.aspect == "keep":
             resized = Size(max(int(width * size.height / size.width), height), width)
-        top, left = (round((had - kept) / 2) for had, kept in zip(resized, image_size, strict=True))
+        margins = (had - kept for had, kept in zip(resized, image_size, strict=True))
+        top, left = (margin // 2 if self.rounding == "down" else round(margin / 2) for margin in margins)
         return CropPlan(Box(0, 0, *size), resized, Box(top, left, *image_size), False, self.filter)
 
 

@@ -134,7 +134,8 @@ def output_equations(config: Vit) -> tuple[str, ...]:
 
 def describe_head(config: Vit | Resnet) -> str:
     if isinstance(config.head, ProjectionHead):
-        return f"      linear to an embedding of {config.head.width}"
+        activation = "" if config.head.activation == "identity" else f", {config.head.activation} of that"
+        return f"      linear to an embedding of {config.head.width}{activation}"
     if isinstance(config.head, NoHead):
         return "      y is the answer: no head"
     hidden = f"{config.head.activation} layer, then " if isinstance(config.head, TanhHead) else ""

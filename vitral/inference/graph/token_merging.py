@@ -164,5 +164,4 @@ def attention_pool(pool: AttentionPooling, tokens: MergedTokens) -> Tensor:
     k, v = pool.kv(tokens.tokens).unflatten(-1, (2, pool.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
     weight = tokens.sizes.log().mT[:, None]  # (B, 1, 1, L)
     mixed = F.scaled_dot_product_attention(q.expand(k.shape[0], -1, -1, -1), k, v, attn_mask=weight)  # (B, H, 1, d)
-    x = pool.project(mixed.flatten(1))  # (B, D)
-    return x + pool.mlp(pool.norm(x))  # (B, D)
+    return pool.output(mixed.flatten(1)[:, None])  # (B, D)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.init import BaseInit
 from vitral.models.position.base import BasePosition, Position, check_divisible
@@ -23,9 +24,11 @@ def sincos_1d(count: int, width: int, like: Tensor) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)  # (count, D)
 
 
-def sincos_2d(grid: Grid, width: int, like: Tensor) -> Tensor:
+def sincos_2d(grid: Grid, width: int, like: Tensor, endpoint: bool = True) -> Tensor:
     """Sines then cosines of the column, sines then cosines of the row, a quarter of the width each, as big_vision."""
-    rates = 10000 ** -torch.linspace(0, 1, width // 4, device=like.device)  # (D/4)
+    quarter = width // 4
+    powers = torch.linspace(0, 1, quarter, device=like.device)  # (D/4)
+    rates = 10000 ** -(powers if endpoint else torch.arange(quarter, device=like.device) / quarter)  # (D/4)
     right = torch.arange(grid.columns, device=like.device)[:, None] * rates  # (S, D/4)
     down = torch.arange(grid.rows, device=like.device)[:, None] * rates  # (R, D/4)
     x = torch.cat([right.sin(), right.cos()], dim=-1).expand(grid.rows, -1, -1)  # (R, S, D/2)
@@ -61,9 +64,17 @@ class Learned1d(BasePosition):
     kind: Literal["learned1d"] = "learned1d"
     where: Where = "stem"
     cls: bool = True  # big_vision has none for the class token
+    registers: bool = False  # rows for the registers, as for the detection tokens of YOLOS (arXiv 2106.00666)
     resampling: Resampling = "bilinear"
 
+    def prefix_rows(self, layout: Layout) -> int:
+        """The rows before those of the patches."""
+        return self.cls * layout.cls + self.registers * layout.registers
+
     def build(self, context: BuildContext) -> Position:
+        if self.registers and not self.cls and context.layout.cls:
+            message, hint = "registers with positions need a class token with one", "set position.cls=true"
+            raise ConfigError(message, code="config.conflict", where="position.registers", hint=hint)
         return LearnedPosition1d(self, context)
 
 
@@ -71,7 +82,7 @@ class LearnedPosition1d(AdditivePosition):
     def __init__(self, config: Learned1d, context: BuildContext) -> None:
         super().__init__(config.where)
         self.resampling, self.grid = config.resampling, context.layout.grid
-        self.cls = context.layout.cls if config.cls else 0
+        self.cls = config.prefix_rows(context.layout)  # and the registers, if they have rows
         copies = context.depth if config.where == "layers" else 1
         self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), context.width))
 
@@ -147,15 +158,20 @@ class SinCos2d(BasePosition):
     """Fixed sine-cosine embeddings of column and row, as in big_vision's plain ViT; none for the class token."""
 
     kind: Literal["sincos2d"] = "sincos2d"
+    endpoint: bool = True  # the slowest rate is 1/10000; false: one step faster, as in MAE and AIMv2
 
     def check(self, width: int, head_width: int) -> None:
         check_divisible("width", width, 4, "sincos2d pairs sines with cosines on two axes")
 
     def build(self, context: BuildContext) -> Position:
-        return SinCosPosition2d("stem")
+        return SinCosPosition2d(self.endpoint)
 
 
 class SinCosPosition2d(AdditivePosition):
+    def __init__(self, endpoint: bool) -> None:
+        super().__init__("stem")
+        self.endpoint = endpoint
+
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        patches = sincos_2d(layout.grid, like.shape[-1], like)  # (N, D)
+        patches = sincos_2d(layout.grid, like.shape[-1], like, self.endpoint)  # (N, D)
         return patches[:0], patches

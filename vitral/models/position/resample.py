@@ -9,8 +9,12 @@ from torch import Tensor
 from vitral.core.errors import ConfigError
 from vitral.models.base import Grid
 
+# Corners are aligned by `bilinear` and `bicubic_corners`, the centers of pixels by the others.
 # slice: the first rows of the table for a grid of fewer patches, as in vit-pytorch; there are none for more patches.
-Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "slice"]
+Resampling = Literal[
+    "bilinear", "bilinear_centers", "bilinear_antialias", "bicubic", "bicubic_antialias", "bicubic_corners",
+    "bicubic_offset", "slice",
+]  # fmt: skip
 OFFSET = 0.1  # of a patch, as in DINO
 
 
@@ -39,14 +43,15 @@ def interpolate(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
     """Resize (1, channels, rows, columns) to another grid."""
     if how in ("bilinear", "bicubic_corners"):
         return F.interpolate(stack, size=new, mode=how.removesuffix("_corners"), align_corners=True)
-    if how == "bicubic":
-        return F.interpolate(stack, size=new, mode="bicubic", align_corners=False)
+    if how in ("bicubic", "bilinear_centers"):
+        return F.interpolate(stack, size=new, mode=how.removesuffix("_centers"), align_corners=False)
     if how == "bicubic_offset":
         factors = [(side + OFFSET) / before for side, before in zip(new, stack.shape[-2:], strict=True)]
         return F.interpolate(stack, scale_factor=factors, mode="bicubic", align_corners=False)
+    mode = how.removesuffix("_antialias")
     if new.columns == 1:  # torch 2.13 gets a single anti-aliased column wrong, and a single row right
-        return F.interpolate(stack.mT, size=new[::-1], mode="bicubic", align_corners=False, antialias=True).mT
-    return F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=True)
+        return F.interpolate(stack.mT, size=new[::-1], mode=mode, align_corners=False, antialias=True).mT
+    return F.interpolate(stack, size=new, mode=mode, align_corners=False, antialias=True)
 
 
 def resample_axis(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:

@@ -7,7 +7,9 @@ hub has `open_clip_config.json`, which records what the tensors do not: heads, k
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -21,7 +23,7 @@ from vitral.models.activation import ActivationName
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Patches
-from vitral.models.head import HeadConfig, NoHead, ProjectionHead
+from vitral.models.head import HeadConfig, LinearHead, NoHead, ProjectionHead
 from vitral.models.mlp import Mlp
 from vitral.models.pool import ClassPool, MeanPool, NormPlace, PoolConfig
 from vitral.models.position import Learned1d
@@ -41,14 +43,19 @@ from vitral.weights.formats.rules import (
     TOKENS,
     Names,
     Rule,
+    Weights,
     layer_names,
     mapped,
     patch_kernel,
+    same,
     unsqueezed,
 )
+from vitral.weights.formats.timm import Timm
 
 CONFIG = "open_clip_config.json"
 TOWER, BLOCK = "visual.", "transformer.resblocks.0."
+TRUNK, PROJECTION = "visual.trunk.", "visual.head.proj."
+POOL_MARKS = {"trunk.attn_pool.latent", "trunk.fc_norm.weight"}  # that tell the pool of timm's towers
 MARKS = {"conv1.weight", "class_embedding", "positional_embedding", f"{BLOCK}attn.in_proj_weight"}
 OPENAI = {"input_resolution", "context_length", "vocab_size"}  # numbers in OpenAI's own files
 HEAD_WIDTH = 64  # by default; the published models of these widths have 16 heads
@@ -156,6 +163,83 @@ class OpenClip(Format):
         yield f"library: {self.title} can be read, not written: its files have a text tower too"
 
 
+class OpenClipTimm(Format):
+    """A tower of timm's, read by timm's format, with open_clip's projection."""
+
+    library = package = "open_clip"
+    name = "open_clip-timm"
+    title = "open_clip's vision tower of timm"
+    names: ClassVar[Names] = {}
+    writable = False
+    takes_arch = True
+
+    def matches(self, ckpt: Checkpoint) -> bool:
+        return Timm().matches(ckpt._replace(tensors=trunk_tensors(ckpt.tensors)))
+
+    def candidates(self, ckpt: Checkpoint) -> list[str]:
+        return Timm().candidates(ckpt._replace(tensors=trunk_tensors(ckpt.tensors)))
+
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
+        config, (tower, unused) = read_config(ckpt), split_tower(ckpt.tensors)
+        if other := [name for name in tower if name.startswith(("head.mlp.", "head.pool."))]:
+            raise ckpt.error(f"{TOWER}{other[0]}: only a linear projection has a counterpart", "weights.unsupported")
+        vision = part_of(config, "vision_cfg", ckpt)
+        if not (config or ckpt.setting("pool") or tower.keys() & POOL_MARKS):
+            message = f"does not record its pool: put {CONFIG} beside it, or give pool=cls or pool=mean"
+            raise ckpt.missing_setting(message, "pool=mean")
+        notes = timm_notes(vision, tower)
+        found = Timm().detect(ckpt._replace(tensors=trunk_tensors(ckpt.tensors), config=notes))
+        assert isinstance(found.model, Vit)
+        assert found.rules is not None
+        head, projection = found.model.head, tower.get("head.proj.weight")
+        if projection is not None:
+            head = ProjectionHead(width=len(projection), bias="head.proj.bias" in tower)
+        elif isinstance(head, LinearHead):  # timm's classifier is the projection
+            head = ProjectionHead(width=head.num_classes, bias="trunk.head.bias" in tower)
+        assumed = list(found.assumptions)
+        image = config_image_size(vision) or found.preprocessing.image_size
+        return found._replace(
+            title=self.title,
+            model=found.model.model_copy(update={"head": head}),
+            preprocessing=infer_preprocessing(ckpt, config, image, assumed) if config else found.preprocessing,
+            classes=(),
+            tensors={TRUNK + name: each for name, each in found.tensors.items()} | projection_tensors(ckpt.tensors),
+            unused=unused | {TRUNK + name: reason for name, reason in found.unused.items()},
+            assumptions=tuple(line for line in assumed if "classes" not in line),
+            rules=partial(trunk_rules, found.rules, projection is not None),
+        )
+
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
+        yield f"library: {self.title} can be read, not written: its files have a text tower too"
+
+
+def trunk_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(TRUNK): tensor for name, tensor in tensors.items() if name.startswith(TRUNK)}
+
+
+def projection_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(PROJECTION)}
+
+
+def trunk_rules(inner: Callable[[Vit, Weights], list[Rule]], projected: bool, model: Vit, own: Weights) -> list[Rule]:
+    """Timm's rules under the names of the trunk, and the projection after it."""
+    kept = {name: tensor for name, tensor in own.items() if not (projected and name.startswith("head."))}
+    rules = [replace(rule, theirs=tuple(TRUNK + name for name in rule.theirs)) for rule in inner(model, kept)]
+    parts = [name.removeprefix("head.linear.") for name in own if name not in kept]
+    return [*rules, *(same(f"head.linear.{part}", PROJECTION + part) for part in parts)]
+
+
+def timm_notes(vision: Mapping[str, Any], tower: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What timm's config.json would record of the trunk; nothing where there is no config."""
+    if not isinstance(vision.get("timm_model_name"), str):
+        return {}
+    arguments = dict(vision.get("timm_model_kwargs") or {})
+    classes = len(tower["trunk.head.weight"]) if "trunk.head.weight" in tower else 0
+    notes = {"architecture": vision["timm_model_name"], "model_args": arguments | {"num_classes": classes}}
+    pool = vision.get("timm_pool", "avg")
+    return notes | ({"global_pool": pool} if pool else {}) | {"pretrained_cfg": {}}
+
+
 def split_tower(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tower's tensors without their prefix, and the names of the others, each with the reason why it is unused."""
     prefix = TOWER if any(name.startswith(TOWER) for name in tensors) else ""
@@ -204,11 +288,16 @@ def infer_heads(ckpt: Checkpoint, width: int, vision: Mapping[str, Any]) -> tupl
 
 
 def image_size(ckpt: Checkpoint, patch: Size, vision: Mapping[str, Any]) -> Size:
-    given, rows = vision.get("image_size"), ckpt.shape("positional_embedding", 2)[0]
+    given, rows = config_image_size(vision), ckpt.shape("positional_embedding", 2)[0]
     if given and not ckpt.setting("image_size"):
-        sides = given if isinstance(given, list | tuple) else (given, given)
-        ckpt = ckpt._replace(settings=(*ckpt.settings, f"image_size={'x'.join(map(str, sides))}"))
+        ckpt = ckpt._replace(settings=(*ckpt.settings, f"image_size={given}"))
     return ckpt.infer_image_size(rows, [1], patch)[0]
+
+
+def config_image_size(vision: Mapping[str, Any]) -> Size | None:
+    """The image size that the config records, if it does."""
+    given = vision.get("image_size")
+    return Size.parse(given) if given else None
 
 
 def infer_activation(ckpt: Checkpoint, config: Mapping[str, Any], openai: bool) -> ActivationName:

@@ -231,6 +231,10 @@ class Format:
         """What `supported` cannot express."""
         yield from ()
 
+    def resamples_as(self, model: Vit) -> bool:
+        """Whether the library resamples learned positions as this model does; if others do, they are preferred."""
+        return True
+
     def required_settings(self, model: Vit) -> tuple[str, ...]:
         """The settings that reading needs because the files do not record them."""
         return ()

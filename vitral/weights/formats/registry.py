@@ -3,21 +3,40 @@
 from collections.abc import Sequence
 
 from vitral.core.errors import ConfigError, format_choices, suggest_choice
-from vitral.weights.formats.clip import OpenClip
+from vitral.weights.formats.clip import OpenClip, OpenClipTimm
 from vitral.weights.formats.facebook import Dino, Dinov2Facebook, Dinov3Facebook, Ibot, Mae, MocoV3
 from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
-from vitral.weights.formats.huggingface.clip import HfClip, HfSiglip
-from vitral.weights.formats.huggingface.dino import HfDinov2, HfDinov3
+from vitral.weights.formats.huggingface.aimv2 import HfAimv2
+from vitral.weights.formats.huggingface.beit import HfBeit, HfInternvl
+from vitral.weights.formats.huggingface.clip import HfBlip, HfClip, HfSiglip, HfSiglip2
+from vitral.weights.formats.huggingface.dino import HfDinov2, HfDinov3, HfTipsv2
 from vitral.weights.formats.huggingface.family import Family
-from vitral.weights.formats.huggingface.vit import HfDeit, HfMae, HfVit
+from vitral.weights.formats.huggingface.vit import HfDeit, HfDpt, HfIjepa, HfMae, HfVit, HfYolos
 from vitral.weights.formats.labml import Labml
 from vitral.weights.formats.timm import Timm
 from vitral.weights.formats.torchvision import Torchvision
 from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
 
 # The first family that can hold a model is the one in which it is written.
-FAMILIES: tuple[Family, ...] = (HfVit(), HfDeit(), HfDinov2(), HfDinov3(), HfMae(), HfClip(), HfSiglip())
+FAMILIES: tuple[Family, ...] = (
+    HfVit(),
+    HfDeit(),
+    HfDinov2(),
+    HfDinov3(),
+    HfMae(),
+    HfClip(),
+    HfSiglip(),
+    HfBeit(),
+    HfIjepa(),
+    HfDpt(),
+    HfYolos(),
+    HfSiglip2(),
+    HfTipsv2(),
+    HfAimv2(),
+    HfBlip(),
+    HfInternvl(),
+)
 FORMATS: tuple[Format, ...] = (
     Timm(),
     Google(),
@@ -33,6 +52,7 @@ FORMATS: tuple[Format, ...] = (
     Mae(),
     MocoV3(),
     OpenClip(),
+    OpenClipTimm(),
     Labml(),
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
@@ -60,7 +80,8 @@ def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
             return given[0]
         hint = suggest_choice(name, [each.name for each in FORMATS])
         raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", hint=hint)
-    found = [each for each in FORMATS if each.matches(ckpt)]
+    found: list[Format] = [each for each in FAMILIES if ckpt.config.get("model_type") in each.types]
+    found = found or [each for each in FORMATS if each.matches(ckpt)]
     named = [each for each in found if each.takes_arch] if ckpt.arch else []
     found = named or [each for each in found if each.certain(ckpt)] or found
     if len(found) == 1:

@@ -9,7 +9,9 @@ import vitral
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, vit
+from vitral.models.head import NoHead, ProjectionHead
 from vitral.models.mlp import Mlp
+from vitral.models.pool import MeanPool
 
 FIXTURES = {"hf_clip": ("quick_gelu", 1e-5), "hf_clip_vision": ("gelu", 1e-4)}
 
@@ -19,6 +21,7 @@ def test_it_answers_as_the_library_does(tmp_path: Path, name: str) -> None:
     loaded = vitral.load(folder(tmp_path, name))
     check_answers(loaded, name)
     model = vit(loaded)
+    assert model.head == ProjectionHead(width=6)
     assert isinstance(model.mlp, Mlp)
     assert (model.mlp.activation, model.eps) == FIXTURES[name]
 
@@ -36,7 +39,6 @@ def test_what_is_not_of_the_tower_is_left_out_with_a_reason(tmp_path: Path, capl
         "scales the similarity of images and texts",
         "belongs to the text tower",
         "projects texts to the shared embedding",
-        "projects images to the shared embedding",
     ]
 
 
@@ -71,7 +73,16 @@ def test_a_wrong_head_count_is_named_within_its_part(tmp_path: Path) -> None:
         vitral.load(folder(tmp_path, "hf_clip", vision_config=vision))
 
 
-def test_a_classifier_before_the_last_norm_is_refused(tmp_path: Path) -> None:
-    weights = reference("hf_clip").weights | {"classifier.weight": torch.zeros(5, 36)}
-    with raises("weights.unsupported", "classifier.weight"):
-        vitral.load(folder(tmp_path, "hf_clip", tensors=weights))
+def test_a_tower_without_its_projection_gives_the_class_token(tmp_path: Path) -> None:
+    weights = reference("hf_clip_vision").weights
+    del weights["visual_projection.weight"]
+    loaded = vitral.load(folder(tmp_path / "theirs", "hf_clip_vision", tensors=weights))
+    assert loaded.bundle.model.head == NoHead()
+    check_round_trip(loaded, tmp_path / "ours", "hf-clip")
+
+
+def test_a_classifier_reads_the_mean_of_the_patches_before_the_last_norm(tmp_path: Path) -> None:
+    loaded = vitral.load(folder(tmp_path / "theirs", "hf_clip_head"))
+    check_answers(loaded, "hf_clip_head")
+    assert vit(loaded).pool == MeanPool(norm="none")
+    check_round_trip(loaded, tmp_path / "ours", "hf-clip")

@@ -9,10 +9,12 @@ from tests.weights.formats.huggingface.folders import sees
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize, Preprocessing
-from vitral.weights.formats.huggingface.config import Fields, processor_fields, read_processor
+from vitral.weights.formats.huggingface.config import Fields
+from vitral.weights.formats.huggingface.processor import processor_fields, read_processor
 from vitral.weights.formats.registry import FAMILIES
 
 MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+SIDE = Size(224, 224)
 HALVES = Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
     "google/vit-base-patch16-224": (
@@ -38,12 +40,12 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
             "size": {"shortest_edge": 256},
             **MEANS,
         },
-        Preprocessing(crop=CenterCrop(fraction=0.875, filter="bicubic"), normalize=IMAGENET),
+        Preprocessing(crop=CenterCrop(fraction=0.875, filter="bicubic", rounding="down"), normalize=IMAGENET),
     ),
     "openai/clip-vit-base-patch32": (
         "hf-clip",
         {"crop_size": 224, "do_center_crop": True, "resample": 3, "size": 224, **MEANS},
-        Preprocessing(crop=CenterCrop(fraction=1.0, filter="bicubic"), normalize=IMAGENET),
+        Preprocessing(crop=CenterCrop(fraction=1.0, filter="bicubic", rounding="down"), normalize=IMAGENET),
     ),
     "google/siglip-base-patch16-256": (
         "hf-siglip",
@@ -78,13 +80,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "the longest edge": ({"size": {"longest_edge": 256}}, "weights.bad_config", "size: "),
     "a size of text": ({"size": "large"}, "weights.bad_config", "size: "),
     "a part of a pixel": ({"size": {"shortest_edge": 2.5}}, "weights.bad_config", "size.shortest_edge: "),
-    "a crop beyond the picture": ({"crop_size": 300}, "weights.bad_config", "crop_size: "),
+    "a crop beyond the picture": ({"crop_size": 300}, "weights.unsupported", "crop_size: "),
     "a crop that is no square": ({"crop_size": {"height": 224, "width": 192}}, "weights.unsupported", "crop_size: "),
     "a crop of nothing": ({"crop_size": None}, "weights.bad_config", "crop_size "),
     "two means": ({"image_mean": [0.5, 0.5], "image_std": [0.5, 0.5]}, "weights.bad_config", "image_mean: "),
     "a deviation too few": ({"image_std": [0.5, 0.5]}, "weights.bad_config", "image_std: "),
     "a deviation of zero": ({"image_std": [0.5, 0.5, 0]}, "weights.bad_config", "image_std: "),
     "a mean of text": ({"image_mean": ["a"]}, "weights.bad_config", "image_mean: "),
+    "another class": ({"image_processor_type": "LevitImageProcessor"}, "weights.unsupported", "image_processor_type: "),
     "a flag of text": ({"do_normalize": "yes"}, "weights.bad_config", "do_normalize: "),
 }
 
@@ -93,40 +96,45 @@ def fields(data: dict[str, Any]) -> Fields:
     return Fields(data, "preprocessor_config.json", "get it again")
 
 
-def custom(name: str) -> Any:
-    return next(family.processor_defaults for family in FAMILIES if family.name == name)
+def custom(name: str) -> str:
+    return next(family.processor for family in FAMILIES if family.name == name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_are_read_as_the_library_has_them(name: str) -> None:
     family, data, expected = PUBLISHED[name]
-    assert read_processor(fields(data), 3, custom(family)) == (expected, ())
+    found, assumed = read_processor(fields(data), 3, custom(family), SIDE)
+    assert found == expected
+    assert bool(assumed) is (family == "hf-dinov3")  # which does not round
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
     change, code, field = REFUSED[name]
     with raises(code, f"preprocessor_config.json: {field}"):
-        read_processor(fields(GOOD | change), 3, custom("hf-dinov2"))
+        read_processor(fields(GOOD | change), 3, custom("hf-dinov2"), SIDE)
 
 
 def test_images_that_are_not_scaled_keep_parts_of_one() -> None:
-    made, _ = read_processor(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"))
+    made, _ = read_processor(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"), SIDE)
     assert made.normalize == Normalize(mean=(0.0,), std=(1.0,))
 
 
 def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
     for shortest in range(224, 640):
-        made, _ = read_processor(fields(GOOD | {"size": {"shortest_edge": shortest}}), 3, custom("hf-dinov2"))
+        made, _ = read_processor(fields(GOOD | {"size": {"shortest_edge": shortest}}), 3, custom("hf-dinov2"), SIDE)
         assert made.crop.plan(Size(1000, 1500), made.image_size).resize_to.height == shortest
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("kind", [Resize, CenterCrop])
-def test_what_is_written_does_the_same_when_read(kind: Any, filter: str) -> None:
+@pytest.mark.parametrize(
+    "crop", [Resize(), CenterCrop(rounding="down"), CenterCrop(aspect="squash", rounding="down")], ids=repr
+)
+def test_what_is_written_does_the_same_when_read(crop: Resize | CenterCrop, filter: str) -> None:
     for scaling in (CENTERED, IMAGENET):
-        given = Preprocessing(image_size=Size(96, 96), crop=kind(filter=filter), normalize=scaling)
-        made, assumed = read_processor(fields(processor_fields(given)), 3, custom("hf-vit"))
+        seen = crop.model_copy(update={"filter": filter})
+        given = Preprocessing(image_size=Size(96, 96), crop=seen, normalize=scaling)
+        made, assumed = read_processor(fields(processor_fields(given)), 3, custom("hf-vit"), SIDE)
         assert sees(made) == sees(given)
         assert not assumed
 
@@ -134,4 +142,4 @@ def test_what_is_written_does_the_same_when_read(kind: Any, filter: str) -> None
 def test_a_rectangle_is_written_with_both_sides() -> None:
     given = Preprocessing(image_size=Size(64, 96))
     assert processor_fields(given)["size"] == {"height": 64, "width": 96}
-    assert read_processor(fields(processor_fields(given)), 3, custom("hf-vit"))[0].image_size == Size(64, 96)
+    assert read_processor(fields(processor_fields(given)), 3, custom("hf-vit"), SIDE)[0].image_size == Size(64, 96)

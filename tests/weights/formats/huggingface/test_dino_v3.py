@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 import vitral
-from tests.errors import raises
 from tests.models.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
+from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, vit
+from vitral.models.attention import Attention
 
 
 def test_it_answers_as_the_library_does(tmp_path: Path) -> None:
@@ -30,6 +31,20 @@ def test_without_a_config_names_and_shapes_tell(tmp_path: Path) -> None:
     check_answers(vitral.load(alone(tmp_path, "hf_dinov3"), settings={"mixer.heads": 3}), "hf_dinov3")
 
 
-def test_maps_without_a_bias_are_refused(tmp_path: Path) -> None:
-    with raises("weights.unsupported", "config.json: mlp_bias", False):
-        vitral.load(folder(tmp_path, "hf_dinov3", mlp_bias=False))
+@pytest.mark.parametrize("name", ["hf_dinov3_gated", "hf_dinov3_biases"])
+def test_a_gated_mlp_follows_the_activation_of_its_config(tmp_path: Path, name: str) -> None:
+    loaded = vitral.load(folder(tmp_path / "theirs", name))
+    check_answers(loaded, name)
+    assert vit(loaded).mlp.activation == "gelu"
+    check_round_trip(loaded, tmp_path / "ours", "hf-dinov3")
+
+
+def test_maps_without_a_bias_and_odd_hidden_widths_are_followed(tmp_path: Path) -> None:
+    model = vit(vitral.load(folder(tmp_path, "hf_dinov3_biases")))
+    assert isinstance(model.mixer, Attention)
+    assert (model.mlp.hidden(24), model.mlp.bias, model.mixer.project_bias) == (42, False, False)
+
+
+def test_the_rate_of_drop_path_is_the_same_in_every_layer(tmp_path: Path) -> None:
+    block = vit(vitral.load(folder(tmp_path, "hf_dinov3_gated"))).block
+    assert (block.drop_path_rate, block.drop_path_schedule) == (0.1, "constant")

@@ -1,16 +1,27 @@
 """ViT of transformers."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 import vitral
 from tests.errors import raises
 from tests.models.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
-from vitral.models.head import NoHead
+from tests.weights.formats.huggingface.folders import (
+    TOLERANCE,
+    alone,
+    check_answers,
+    check_round_trip,
+    folder,
+    largest_difference,
+    vit,
+)
+from vitral.models.attention import Attention
+from vitral.models.head import ProjectionHead
 
 
 def inside(name: str) -> str:
@@ -27,12 +38,43 @@ def test_a_classifier_answers_as_the_library_does(tmp_path: Path) -> None:
     assert loaded.bundle.classes == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3", "LABEL_4")
 
 
-def test_a_tower_with_a_pooler_answers_as_the_library_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        loaded = vitral.load(folder(tmp_path, "hf_vit_pooler"))
+def test_a_pooler_is_what_the_model_returns(tmp_path: Path) -> None:
+    loaded = vitral.load(folder(tmp_path, "hf_vit_pooler"))
     check_answers(loaded, "hf_vit_pooler")
-    assert isinstance(loaded.bundle.model.head, NoHead)
-    assert "ignored pooler.dense.bias and 1 more: a pooler that no head reads" in caplog.text
+    assert loaded.bundle.model.head == ProjectionHead(width=36, bias=True, activation="tanh")
+    assert loaded.bundle.task == "features"
+
+
+def test_a_pooler_that_the_classifier_does_not_read_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = reference("hf_vit").weights
+    weights |= {"vit.pooler.dense.weight": torch.ones(36, 36), "vit.pooler.dense.bias": torch.ones(36)}
+    with caplog.at_level("INFO"):
+        check_answers(vitral.load(folder(tmp_path, "hf_vit", tensors=weights)), "hf_vit")
+    assert "a pooler that the classifier does not read" in caplog.text
+
+
+def test_any_activation_that_torch_has_is_followed(tmp_path: Path) -> None:
+    loaded = vitral.load(folder(tmp_path / "theirs", "hf_vit_relu"))
+    check_answers(loaded, "hf_vit_relu")
+    assert vit(loaded).mlp.activation == "relu"
+    check_round_trip(loaded, tmp_path / "ours", "hf-vit")
+
+
+def test_rates_of_dropout_are_carried_into_the_bundle_and_back(tmp_path: Path) -> None:
+    loaded = vitral.load(folder(tmp_path / "theirs", "hf_vit_relu"))
+    model = vit(loaded)
+    assert isinstance(model.mixer, Attention)
+    assert (model.tokens.dropout, model.mixer.dropout, model.mixer.attention_dropout) == (0.1, 0.1, 0.2)
+    assert (model.mlp.dropout, model.mlp.hidden_dropout) == (0.1, 0.0)  # the library drops what leaves the MLP
+    written = json.loads((check_round_trip(loaded, tmp_path / "ours", "hf-vit") / "config.json").read_text())
+    assert (written["hidden_dropout_prob"], written["attention_probs_dropout_prob"]) == (0.1, 0.2)
+
+
+def test_a_rate_of_dropout_that_is_none_is_refused(tmp_path: Path) -> None:
+    with raises("weights.bad_config", "hidden_dropout_prob", 1.5):
+        vitral.load(folder(tmp_path, "hf_vit", hidden_dropout_prob=1.5))
 
 
 @pytest.mark.parametrize("name", ["hf_vit", "hf_vit_pooler"])
@@ -102,4 +144,9 @@ def test_without_a_config_a_bare_tower_may_be_two_families(tmp_path: Path) -> No
     path = alone(tmp_path, "hf_vit_pooler", weights)
     with raises("weights.ambiguous", "hf-vit", "hf-mae"):
         vitral.load(path, settings={"mixer.heads": 3})
-    check_answers(vitral.load(path, settings={"mixer.heads": 3}, format="hf-vit"), "hf_vit_pooler")
+    model, answers = (
+        vitral.load(path, settings={"mixer.heads": 3}, format="hf-vit").model,
+        reference("hf_vit_pooler").answers,
+    )
+    tokens = model.forward_features(answers["images"]).cls.detach()
+    assert largest_difference(tokens, answers["tokens"][:, :1]) <= TOLERANCE

@@ -89,7 +89,7 @@ def test_one_candidate_needs_no_question_and_is_stated(tmp_path: Path) -> None:
     assert isinstance(model.mixer, Attention)
     assert (model.mixer.heads, model.pool, str(model.image_size)) == (3, ClassPool(), "224x224")
     stated = " ".join(loaded.bundle.assumptions)
-    assert "vit_tiny_patch16_224" in stated
+    assert "vit_tiny_patch16_224: 3 heads, gelu, eps 1e-06, pool=cls" in stated
     assert "1 layers" in stated
 
 

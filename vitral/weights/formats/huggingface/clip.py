@@ -1,24 +1,35 @@
-"""The vision towers of CLIP (arXiv 2103.00020) and SigLIP (arXiv 2303.15343), and of SigLIP 2 with a fixed resolution.
+"""The vision towers of CLIP (arXiv 2103.00020), BLIP (arXiv 2201.12086), SigLIP (arXiv 2303.15343) and SigLIP 2.
 
-`CLIPVisionModel`, with or without its projection, or within a `CLIPModel`; `SiglipVisionModel`, within a `SiglipModel`,
-or with a classifier.
+`CLIPVisionModel`, with or without its projection, within a `CLIPModel`, or with a classifier, and models of the same
+layout: MetaCLIP 2, AltCLIP, Chinese-CLIP, the towers of CLIPSeg, GIT, OWL-ViT and OWLv2; `BlipVisionModel` and those of
+BLIP-2 and InstructBLIP; `SiglipVisionModel` and `Siglip2VisionModel`, within a whole model, or with a classifier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isqrt
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from vitral.core.config import Size
+from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop, Resize
-from vitral.data.transforms.preprocessing import CENTERED, Normalize
-from vitral.models.head import NoHead
-from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
+from vitral.data.transforms.preprocessing import CENTERED
+from vitral.models.embed import cut_patches
+from vitral.models.head import HeadConfig, NoHead, ProjectionHead
+from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Checkpoint
-from vitral.weights.formats.huggingface.config import Fields, ProcessorDefaults
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import setting_value
+from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
-from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names, split
+from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE
+from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names, mapped, split
 
 STEM, LAYER, TOWER = "embeddings.patch_embedding", "encoder.layers.*.", "vision_model."
-FIRST_QUERY = "encoder.layers.0.self_attn.q_proj.weight"
+FIRST, PROJECTION = LAYER.replace("*", "0"), "visual_projection"
+FIRST_QUERY = f"{FIRST}self_attn.q_proj.weight"
 TEXT = (
     (r"text_model\.", "belongs to the text tower"),
     (r"text_projection\.", "projects texts to the shared embedding"),
@@ -62,9 +73,10 @@ class VisionTower(Family):
         "layer_norm_eps": 1e-5,
     }
 
+    dropout, attention_dropout = "", "attention_dropout"
+
     def vision_fields(self, fields: Fields) -> Fields:
-        whole = fields.data.get("model_type") == self.types[1]
-        return fields.part("vision_config", self.vision_defaults) if whole else fields
+        return fields.part("vision_config", self.vision_defaults) if "vision_config" in fields.data else fields
 
     def prefix(self, model: Vit) -> str:
         return TOWER
@@ -75,31 +87,140 @@ class HfClip(VisionTower):
 
     name = "hf-clip"
     title = "Hugging Face's CLIP vision tower"
-    types = ("clip_vision_model", "clip")
-    architectures = ("CLIPVisionModel",)
-    unused = (*TEXT, (r"visual_projection\.", "projects images to the shared embedding"))
+    # Of one layout; the first two are written.
+    types = (
+        "clip_vision_model",
+        "clip",
+        "metaclip_2_vision_model",
+        "metaclip_2",
+        "altclip_vision_model",
+        "altclip",
+        "chinese_clip_vision_model",
+        "chinese_clip",
+        "clipseg_vision_model",
+        "git_vision_model",
+        "owlvit_vision_model",
+        "owlv2_vision_model",
+    )
+    architectures = ("CLIPVisionModel", "CLIPForImageClassification")
+    renamed = ((r"^pre_layernorm\.", "pre_layrnorm."),)  # of OWL-ViT
+    unused = TEXT
     names: ClassVar[Names] = {
         **VisionTower.names,
         TOKENS: ("embeddings.class_embedding",),
         "first_norm": "pre_layrnorm",
+        "head.linear": "classifier",
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5}  # published models have two kinds of GELU
-    processor_defaults = ProcessorDefaults(
-        CenterCrop(fraction=1.0, filter="bicubic"),
-        Normalize(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)),
-        shortest_edge=True,
-    )
+    processor = "CLIP"
+    assumed_images = (CenterCrop(fraction=1.0, filter="bicubic", rounding="down"), CLIP_NORMALIZE)
     supported = VIT | {"stem.bias": (False,), "tokens.norm": (True,), "mixer.qkv_bias": (True,)}
-    pools_and_heads = frozenset({("cls", "none")})
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "projection"), ("mean", "linear")})
+    pool_norms: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {("mean", "linear"): ("none",)}
 
     def matches_names(self, names: set[str]) -> bool:
         return {"pre_layrnorm.weight", f"{STEM}.weight", FIRST_QUERY} <= names
 
-    def fields(self, ckpt: Checkpoint, found: TowerTensors) -> tuple[Fields, tuple[str, ...]]:
+    def prepare(self, found: TowerTensors) -> TowerTensors:
         if "classifier.weight" in found.tensors:
-            message = "classifier.weight reads patches before the last norm, which no model here does"
-            raise ckpt.error(message, "weights.unsupported", "give the vision tower without its classifier")
-        return super().fields(ckpt, found)
+            found.ignore("post_layernorm.", "normalizes the class token, which the classifier does not read")
+        return found
+
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
+        """The library's classifier reads the mean of the patches before the last norm."""
+        return MeanPool(norm="none") if "classifier.weight" in found.tensors else ClassPool()
+
+    def head(self, fields: Fields, found: TowerTensors) -> HeadConfig:
+        width = found.rows(f"{PROJECTION}.weight")
+        return super().head(fields, found) if width is None else ProjectionHead(width=width)
+
+    def tensor_names(self, model: Vit) -> Names:
+        return {**self.names, "head.linear": PROJECTION} if isinstance(model.head, ProjectionHead) else self.names
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        if isinstance(model.head, ProjectionHead) and (model.head.bias or model.head.activation != "identity"):
+            yield f"head: the projection of {self.title} is a linear map without a bias"
+
+    def architecture(self, model: Vit) -> str:
+        projects = isinstance(model.head, ProjectionHead)
+        return "CLIPVisionModelWithProjection" if projects else super().architecture(model)
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        fields = super().config_fields(model)
+        if isinstance(model.head, ProjectionHead):
+            return fields | {"projection_dim": model.head.width}
+        return fields if isinstance(model.head, NoHead) else {"model_type": self.types[1], "vision_config": fields}
+
+    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
+        """The library expects the norm of the class token beside a classifier that does not read it."""
+        assert isinstance(bundle.model, Vit)
+        if not isinstance(bundle.model.head, NoHead):
+            width, norm = bundle.model.width, f"{TOWER}post_layernorm"
+            tensors = {**tensors, f"{norm}.weight": torch.ones(width), f"{norm}.bias": torch.zeros(width)}
+        return super().files(bundle, tensors)
+
+    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """The last hidden state comes before the last norm."""
+        tokens = super().reference_tokens(peer, images, options)
+        tower = getattr(peer, "vision_model", peer)
+        return tokens if hasattr(peer, "classifier") else tower.post_layernorm(tokens)
+
+
+class HfBlip(VisionTower):
+    """A ViT that normalizes its class token twice."""
+
+    name = "hf-blip"
+    title = "Hugging Face's BLIP vision tower"
+    types = ("blip_vision_model", "blip_2_vision_model", "instructblip_vision_model")  # the first is written
+    architectures = ("BlipVisionModel",)
+    names: ClassVar[Names] = {
+        **VisionTower.names,
+        TABLE: "embeddings.position_embedding",
+        TOKENS: ("embeddings.class_embedding",),
+        **layer_names(LAYER, {"mixer.heads.qkv": "self_attn.qkv", "mixer.project": "self_attn.projection"}),
+    }
+    flat_positions = False
+    default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5, "hidden_act": "gelu"}
+    processor = "Blip"
+    assumed_images = (Resize(filter="bicubic"), CLIP_NORMALIZE)
+    pools_and_heads = frozenset({("cls", "none")})
+    pool_norms: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {("cls", "none"): ("both",)}
+
+    def matches_names(self, names: set[str]) -> bool:
+        return {"embeddings.class_embedding", "embeddings.position_embedding", f"{FIRST}self_attn.qkv.weight"} <= names
+
+    def vision_fields(self, fields: Fields) -> Fields:
+        return fields._replace(data={"num_channels": 3, **fields.data})
+
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
+        return ClassPool(norm="both")
+
+    def prefix(self, model: Vit) -> str:
+        return ""
+
+    def special_rules(self, model: Vit) -> list[Rule]:
+        norms = [twice((f"norm.{part}", f"pool.norm.{part}"), f"post_layernorm.{part}") for part in ("weight", "bias")]
+        return super().special_rules(model) + norms
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        if model.channels != 3:
+            yield f"channels: {self.title} has 3, this model {model.channels}"
+        if not setting_value(model, "mixer.qkv_bias"):
+            yield f"mixer.qkv_bias: {self.title} has one"
+
+
+def twice(ours: tuple[str, str], theirs: str) -> Rule:
+    """A tensor that theirs use in two places."""
+
+    def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
+        if not own[0].is_meta and not torch.equal(own[0], own[1]):
+            message = f"{ours[0]} differs from it in this model, and has no counterpart"
+            raise WeightsError(message, code="weights.no_counterpart", where=ours[1])
+        return own[:1]
+
+    return Rule(ours, (theirs,), lambda found: [found[0], found[0].clone()], write)
 
 
 class HfSiglip(VisionTower):
@@ -107,8 +228,8 @@ class HfSiglip(VisionTower):
 
     name = "hf-siglip"
     title = "Hugging Face's SigLIP vision tower"
-    types = ("siglip_vision_model", "siglip")
-    architectures = ("SiglipVisionModel", "SiglipForImageClassification")
+    types: ClassVar[tuple[str, ...]] = ("siglip_vision_model", "siglip")
+    architectures: ClassVar[tuple[str, ...]] = ("SiglipVisionModel", "SiglipForImageClassification")
     unused = TEXT
     names: ClassVar[Names] = {
         **VisionTower.names,
@@ -121,7 +242,8 @@ class HfSiglip(VisionTower):
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
     vision_defaults: ClassVar[Mapping[str, Any]] = {**VisionTower.vision_defaults, "patch_size": 16, **default_fields}
-    processor_defaults = ProcessorDefaults(Resize(filter="bicubic"), CENTERED)
+    processor = "Siglip"
+    assumed_images = (Resize(filter="bicubic"), CENTERED)
     supported = VIT | {"tokens.cls": (False,), "mixer.qkv_bias": (True,)}
     pools_and_heads = frozenset({("attention", "none"), ("mean", "none"), ("mean", "linear")})
 
@@ -131,12 +253,10 @@ class HfSiglip(VisionTower):
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         if "classifier.weight" in found.tensors:
-            for name in [name for name in found.tensors if name.startswith("head.")]:
-                del found.tensors[name]
-                found.unused[TOWER + name] = "pools the patches in another way than the classifier does"
+            found.ignore("head.", "pools the patches in another way than the classifier does")
         return found
 
-    def pool(self, found: TowerTensors) -> PoolConfig:
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
         return AttentionPool() if any(name.startswith("head.") for name in found.tensors) else MeanPool()
 
     def special_rules(self, model: Vit) -> list[Rule]:
@@ -150,3 +270,57 @@ class HfSiglip(VisionTower):
     def config_fields(self, model: Vit) -> dict[str, Any]:
         fields = super().config_fields(model) | {"vision_use_head": isinstance(model.pool, AttentionPool)}
         return fields if isinstance(model.head, NoHead) else {"model_type": self.types[1], "vision_config": fields}
+
+
+class HfSiglip2(HfSiglip):
+    """SigLIP 2 for images of any aspect ratio ("NaFlex"), which takes patches; those of one size are a `siglip`."""
+
+    name = "hf-siglip2"
+    title = "Hugging Face's SigLIP 2 vision tower"
+    types = ("siglip2_vision_model", "siglip2")
+    architectures = ("Siglip2VisionModel", "Siglip2ForImageClassification")
+    vision_defaults: ClassVar[Mapping[str, Any]] = {**HfSiglip.vision_defaults, "num_patches": 256}
+    resampling = "bilinear_antialias"
+    resizes = False
+    processor = "Siglip2"
+    assumed_images = (Resize(), CENTERED)
+
+    def matches_names(self, names: set[str]) -> bool:
+        return False  # by its names it is a SigLIP
+
+    def vision_fields(self, fields: Fields) -> Fields:
+        """The image size is that of its table, which is square."""
+        found = super().vision_fields(fields)
+        side = isqrt(found.whole("num_patches"))
+        if side**2 != found.data["num_patches"]:
+            raise found.wrong("num_patches", "a square number")
+        patch = found.size("patch_size")
+        return found._replace(data={**found.data, "image_size": [side * patch.height, side * patch.width]})
+
+    def special_rules(self, model: Vit) -> list[Rule]:
+        """Theirs is a linear map of patches whose channels come last."""
+        patch = model.stem.patch
+
+        def read(weight: Tensor) -> Tensor:
+            return weight.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2).flatten(1)  # (D, C P P)
+
+        def write(weight: Tensor) -> Tensor:
+            return weight.unflatten(1, (-1, *patch)).permute(0, 2, 3, 1).flatten(1)  # (D, P P C)
+
+        stem = mapped("stem.project.weight", f"{STEM}.weight", read, write)
+        return [stem, *super().special_rules(model)[1:]]
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        fields = super().config_fields(model)
+        inner = fields.get("vision_config", fields)
+        del inner["image_size"]
+        inner["num_patches"] = model.layout(model.image_size).grid.cells()
+        return fields
+
+    def call_reference(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Any:
+        patch = int(getattr(peer.config, "vision_config", peer.config).patch_size)
+        rows, columns = (side // patch for side in images.shape[2:])
+        pixels = cut_patches(images, Size(patch, patch)).unflatten(2, (-1, patch, patch))  # (B, N, C, P, P)
+        shapes = torch.tensor([[rows, columns]] * len(images))
+        mask = torch.ones(pixels.shape[:2], dtype=torch.long)
+        return peer(pixels.permute(0, 1, 3, 4, 2).flatten(2), pixel_attention_mask=mask, spatial_shapes=shapes)

@@ -1,27 +1,29 @@
-"""config.json and preprocessor_config.json: checked fields, and the preprocessing that all versions of it describe."""
+"""config.json: checked fields."""
 
 from collections.abc import Mapping
-from math import isclose, isfinite, nextafter
+from math import isfinite
 from typing import Any, NamedTuple
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
-from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
-from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.activation import ActivationName
 
-GELUS: dict[str, ActivationName] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
+# The library's names of what we have, the one that is written first.
+ACTIVATIONS: dict[ActivationName, tuple[str, ...]] = {
+    "gelu": ("gelu", "gelu_python"),
+    "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
+    "quick_gelu": ("quick_gelu",),
+    "relu": ("relu",),
+    "relu6": ("relu6",),
+    "leaky_relu": ("leaky_relu",),
+    "silu": ("silu", "swish"),
+    "mish": ("mish",),
+    "hardswish": ("hardswish",),
+    "tanh": ("tanh",),
+    "sigmoid": ("sigmoid",),
+    "identity": ("linear",),
 }
-ACTIVATIONS: dict[ActivationName, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
-FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-NUMBERS = {name: number for number, name in FILTERS.items()}
-BYTE = 1 / 255
+NAMES = {name: activation for activation, names in ACTIVATIONS.items() for name in names}
 
 
 class Fields(NamedTuple):
@@ -85,11 +87,18 @@ class Fields(NamedTuple):
         except ConfigError:
             raise self.wrong(name, "a number of pixels, or two") from None
 
-    def gelu(self) -> ActivationName:
-        """The kind of GELU that `hidden_act` names."""
-        if self.given("hidden_act") not in list(GELUS):
-            raise self.wrong("hidden_act", format_choices(GELUS), "weights.unsupported")
-        return GELUS[self.data["hidden_act"]]
+    def activation(self, name: str = "hidden_act") -> ActivationName:
+        """The activation that a field names."""
+        if self.given(name) not in list(NAMES):
+            raise self.wrong(name, format_choices(NAMES), "weights.unsupported")
+        return NAMES[self.data[name]]
+
+    def rate(self, name: str) -> float:
+        """A rate of dropout, 0 where the field is missing."""
+        value = self.data.get(name)
+        if value is not None and (type(value) not in (int, float) or not 0 <= value < 1):
+            raise self.wrong(name, "a number from 0 to below 1")
+        return float(value or 0.0)
 
     def part(self, name: str, defaults: Mapping[str, Any]) -> "Fields":
         """The fields within a field, completed by the library's defaults."""
@@ -106,100 +115,3 @@ class Fields(NamedTuple):
         if not isinstance(value, dict) or sorted(value) != sorted(map(str, range(classes))):
             raise self.wrong("id2label", f"a name for each label from 0 to {classes - 1}, as the classifier has")
         return tuple(str(value[str(label)]) for label in range(classes))
-
-
-class ProcessorDefaults(NamedTuple):
-    """What a family's processor does where its file does not say."""
-
-    crop: EvalCropConfig
-    normalize: Normalize
-    shortest_edge: bool = False  # whether a size of one number is that of the shorter side, not of a square
-
-
-def read_processor(fields: Fields, channels: int, defaults: ProcessorDefaults) -> tuple[Preprocessing, tuple[str, ...]]:
-    """The preprocessing, and in what it differs from the file; a field without counterpart is refused."""
-    for step in ("do_resize", "do_rescale"):
-        if not fields.flag(step, True):
-            expected = "true: images are always resized, and their bytes divided by 255"
-            raise fields.wrong(step, expected, "weights.unsupported")
-    if fields.has("rescale_factor") and not isclose(fields.number("rescale_factor"), BYTE, rel_tol=1e-6):
-        raise fields.wrong("rescale_factor", "1/255", "weights.unsupported")
-    if fields.has("resample") and fields.data["resample"] not in list(FILTERS):
-        raise fields.wrong("resample", "2 (bilinear) or 3 (bicubic)", "weights.unsupported")
-    filter = FILTERS[fields.data["resample"]] if fields.has("resample") else defaults.crop.filter
-    image, crop, assumptions = _resized_crop(fields, filter, defaults)
-    normalize = _normalize(fields, defaults)
-    try:
-        decoding = Decoding(channels=channels)
-        made = Preprocessing(image_size=image, decoding=decoding, crop=crop, normalize=normalize)
-    except ConfigError as error:
-        raise fields.wrong("image_mean", f"as many numbers as channels, {channels}: {error.message}") from None
-    return made, assumptions
-
-
-def processor_fields(given: Preprocessing) -> dict[str, Any]:
-    """The fields of a file that the library reads."""
-    normalize = given.normalize.per_channel(given.decoding.channels)
-    whole = {"height": given.image_size.height, "width": given.image_size.width}
-    fields: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": whole,
-        "resample": NUMBERS[given.crop.filter],
-        "do_center_crop": False,
-        "do_rescale": True,
-        "rescale_factor": BYTE,
-        "do_normalize": True,
-        "image_mean": list(normalize.mean),
-        "image_std": list(normalize.std),
-    }
-    if isinstance(given.crop, CenterCrop):
-        shortest = {"shortest_edge": int(min(given.image_size) / given.crop.fraction)}
-        fields |= {"image_processor_type": "CLIPImageProcessor", "do_center_crop": True}
-        fields |= {"size": shortest, "crop_size": whole}
-    return fields
-
-
-def _normalize(fields: Fields, defaults: ProcessorDefaults) -> Normalize:
-    if not fields.flag("do_normalize", True):
-        return Normalize(mean=(0.0,), std=(1.0,))
-    if not fields.has("image_mean") and not fields.has("image_std"):
-        return defaults.normalize
-    mean, std = fields.numbers("image_mean"), fields.numbers("image_std")
-    if len(mean) != len(std) or min(std) <= 0:
-        raise fields.wrong("image_std", f"{len(mean)} numbers above 0, as image_mean has")
-    return Normalize(mean=mean, std=std)
-
-
-def _resized_crop(
-    fields: Fields, filter: Filter, defaults: ProcessorDefaults
-) -> tuple[Size, EvalCropConfig, tuple[str, ...]]:
-    """The image size, the crop, and in what it differs from the file."""
-    resized, shortest = _resized(fields, defaults)
-    if not fields.flag("do_center_crop", isinstance(defaults.crop, CenterCrop)):
-        if shortest:
-            expected = "true beside size.shortest_edge, for images of one size"
-            raise fields.wrong("do_center_crop", expected, "weights.unsupported")
-        return resized, Resize(filter=filter), ()
-    crop = fields.size("crop_size")
-    if crop.height > resized.height or crop.width > resized.width:
-        raise fields.wrong("crop_size", f"at most the size, {resized}")
-    if crop == resized and not shortest:
-        return crop, Resize(filter=filter), ()
-    if crop.height != crop.width or resized.height != resized.width:
-        expected = "a square out of a square: no other crop keeps the aspect ratio of an image"
-        raise fields.wrong("crop_size", expected, "weights.unsupported")
-    fraction = crop.height / resized.height
-    if int(crop.height / fraction) != resized.height:  # so that `CenterCrop` computes the same side despite rounding
-        fraction = nextafter(fraction, 0)
-    words = f"an image that is not square keeps its aspect ratio; the library would first squash it to {resized}"
-    return crop, CenterCrop(fraction=fraction, filter=filter), () if shortest else (words,)
-
-
-def _resized(fields: Fields, defaults: ProcessorDefaults) -> tuple[Size, bool]:
-    """The size before cropping, and whether it is only that of the shorter side."""
-    value = fields.given("size")
-    if isinstance(value, dict) and set(value) == {"shortest_edge"}:
-        side = fields.part("size", {}).whole("shortest_edge")
-        return Size(side, side), True
-    return fields.size("size"), defaults.shortest_edge and not isinstance(value, dict)

@@ -1,6 +1,6 @@
-"""DINOv2 (arXiv 2304.07193), with registers and without, and DINOv3 (arXiv 2508.10104).
+"""DINOv2 (arXiv 2304.07193), with registers and without, DINOv3 (arXiv 2508.10104), and the vision tower of TIPSv2.
 
-`Dinov2Model`, `Dinov2ForImageClassification`, the same `WithRegisters`; `DINOv3ViTModel`.
+`Dinov2Model`, `Dinov2ForImageClassification`, the same `WithRegisters`; `DINOv3ViTModel`; `Tipsv2VisionModel`.
 """
 
 import re
@@ -8,17 +8,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from vitral.data.transforms.crop import CenterCrop, Resize
-from vitral.data.transforms.preprocessing import IMAGENET
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
+from vitral.data.transforms.preprocessing import IMAGENET, Normalize
+from vitral.models.activation import ActivationName
+from vitral.models.attention import Attention
 from vitral.models.head import NoHead
 from vitral.models.mlp import Mlp, MlpConfig, SwiGlu
 from vitral.models.pool import ClassMeanPool, ClassPool, PoolConfig
-from vitral.models.position import Learned1d, PositionConfig, Rope2d
+from vitral.models.position import Learned1d, PositionConfig, Resampling, Rope2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import ANY_NUMBER, Checkpoint
-from vitral.weights.formats.huggingface.config import Fields, ProcessorDefaults
+from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.family import (
     ADD_CONFIG,
     MASK_TOKEN,
@@ -46,10 +49,10 @@ class HfDinov2(Family):
 
     name = "hf-dinov2"
     title = "Hugging Face's DINOv2"
-    types = ("dinov2", "dinov2_with_registers")
-    architectures = ("Dinov2Model", "Dinov2ForImageClassification")
-    towers = ("dinov2.", "dinov2_with_registers.")
-    renamed = (*RENAMED_SINCE_V5, (r"\bmlp\.down_proj\.", "mlp.weights_out."))
+    types: ClassVar[tuple[str, ...]] = ("dinov2", "dinov2_with_registers")
+    architectures: ClassVar[tuple[str, ...]] = ("Dinov2Model", "Dinov2ForImageClassification")
+    towers: ClassVar[tuple[str, ...]] = ("dinov2.", "dinov2_with_registers.")
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = (*RENAMED_SINCE_V5, (r"\bmlp\.down_proj\.", "mlp.weights_out."))
     unused = (MASK_TOKEN,)
     names: ClassVar[Names] = {
         "stem.project": STEM,
@@ -74,7 +77,11 @@ class HfDinov2(Family):
     register_rows = False
     mask_dims = 2
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
-    processor_defaults = ProcessorDefaults(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest_edge=True)
+    processor = "Bit"
+    assumed_images: ClassVar[tuple[EvalCropConfig, Normalize]] = (
+        CenterCrop(fraction=0.875, filter="bicubic", rounding="down"),
+        IMAGENET,
+    )
     squares = True
     supported = VIT | {
         "tokens.registers": ANY_NUMBER,
@@ -82,12 +89,16 @@ class HfDinov2(Family):
         "mlp.kind": ("mlp", "swiglu"),
     }
     pools_and_heads = frozenset({("cls", "none"), ("cls_mean", "linear")})
+    resizes = False
+    layer_dropout = False
+    drop_path = "constant"
 
     def matches_names(self, names: set[str]) -> bool:
         return {f"{STEM}.weight", f"{FIRST}layer_scale1.lambda1"} <= names
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         """Concatenate the two halves of a gated MLP's first map, where they are separate."""
+        drop_empty_registers(found)
         for name in [name for name in found.tensors if GATES[0] in name]:
             gate, value = found.tensors.pop(name), found.tensors.pop(name.replace(*GATES), None)
             parts = [gate] if value is None or value.shape[1:] != gate.shape[1:] else [gate, value]
@@ -104,7 +115,11 @@ class HfDinov2(Family):
         return Tokens(registers=fields.whole("num_register_tokens", least=0) if given else 0)
 
     def position(self, fields: Fields) -> PositionConfig:
-        return Learned1d(resampling="bicubic_antialias" if self.tokens(fields).registers else "bicubic")
+        return Learned1d(resampling=self.resampling_with(self.tokens(fields).registers))
+
+    def resampling_with(self, registers: int) -> Resampling:
+        """Positions are resampled without aliasing where there are registers."""
+        return "bicubic_antialias" if registers else "bicubic"
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
         if not fields.has("mlp_ratio") and fields.has("intermediate_size"):  # from the shapes
@@ -112,9 +127,9 @@ class HfDinov2(Family):
         hidden = int(width * fields.number("mlp_ratio"))
         if fields.flag("use_swiglu_ffn", False):
             return SwiGlu(ratio=gated_hidden(hidden) / width)
-        return Mlp(ratio=hidden / width, activation=fields.gelu())
+        return Mlp(ratio=hidden / width, activation=fields.activation())
 
-    def pool(self, found: TowerTensors) -> PoolConfig:
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
         return ClassMeanPool() if "classifier.weight" in found.tensors else ClassPool()
 
     def prefix(self, model: Vit) -> str:
@@ -122,6 +137,8 @@ class HfDinov2(Family):
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
         yield from super().other_faults(model, bundle)
+        if isinstance(model.mlp, SwiGlu) and model.mlp.activation != "silu":
+            yield f"mlp.activation: {self.title} gates with silu, this model with {model.mlp.activation}"
         if not _ratio(model):
             yield f"mlp.ratio: {self.title} has an integer ratio of hidden to outer width, this model {model.mlp}"
 
@@ -135,7 +152,7 @@ class HfDinov2(Family):
         fields |= {"mlp_ratio": _ratio(model), "use_swiglu_ffn": isinstance(model.mlp, SwiGlu), "layerscale_value": 1.0}
         if isinstance(model.mlp, SwiGlu):
             fields["hidden_act"] = "gelu"  # which is not used
-        return fields | ({"model_type": self.types[1], "num_register_tokens": registers} if registers else {})
+        return fields | ({"model_type": self.types[-1], "num_register_tokens": registers} if registers else {})
 
 
 class HfDinov3(Family):
@@ -170,10 +187,17 @@ class HfDinov3(Family):
         "rope_theta": 100.0,
         "image_size": 224,
     }
-    processor_defaults = ProcessorDefaults(Resize(), IMAGENET)
+    processor = "DINOv3ViT"
+    assumed_images = (Resize(), IMAGENET)
     squares = True
-    supported = HfDinov2.supported | {"position.kind": ("rope2d",)}
+    supported = HfDinov2.supported | {
+        "position.kind": ("rope2d",),
+        "mixer.project_bias": (True, False),
+        "mlp.bias": (True, False),
+    }
     pools_and_heads = frozenset({("cls", "none")})
+    resizes = False
+    dropout, attention_dropout, drop_path = "", "attention_dropout", "constant"
     biases = ("query_bias", "key_bias", "value_bias")
 
     def matches_names(self, names: set[str]) -> bool:
@@ -182,6 +206,7 @@ class HfDinov3(Family):
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         """Zeros for missing biases, in layers that have one of the three."""
+        drop_empty_registers(found)
         for name in [name for name in found.tensors if re.fullmatch(r"layer\.\d+\.attention\.[qkv]_proj\.bias", name)]:
             for each in "qkv":
                 other = re.sub(r"[qkv]_proj", f"{each}_proj", name)
@@ -203,29 +228,102 @@ class HfDinov3(Family):
         return any(fields.flag(name, name != "key_bias") for name in self.biases)
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
-        for name in ("proj_bias", "mlp_bias"):
-            if not fields.flag(name, True):
-                raise fields.wrong(name, "true", "weights.unsupported")
+        hidden, bias = fields.whole("intermediate_size"), fields.flag("mlp_bias", True)
         if not fields.flag("use_gated_mlp", False):
-            return super().mlp(fields, width)
-        if fields.whole("intermediate_size") % 8:
-            raise fields.wrong("intermediate_size", "a multiple of 8, for a gated MLP", "weights.unsupported")
-        return SwiGlu(ratio=fields.whole("intermediate_size") / width)
+            return Mlp(ratio=hidden / width, activation=fields.activation(), bias=bias)
+        return gated_mlp(hidden, width, fields.activation(), bias)
+
+    def mixer(self, fields: Fields, heads: int, dropout: float) -> Attention:
+        bias = fields.flag("proj_bias", True)
+        return super().mixer(fields, heads, dropout).model_copy(update={"project_bias": bias})
 
     def config_fields(self, model: Vit) -> dict[str, Any]:
         assert isinstance(model.position, Rope2d)
+        assert isinstance(model.mixer, Attention)
         fields = super().config_fields(model)
         biased = fields.pop("qkv_bias")
         return fields | {
             "num_register_tokens": model.tokens.registers,
             "rope_theta": model.position.base,
             "use_gated_mlp": isinstance(model.mlp, SwiGlu),
+            "mlp_bias": model.mlp.bias,
+            "proj_bias": model.mixer.project_bias,
             **dict.fromkeys(self.biases, biased),
         }
+
+    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
+        tokens: Tensor = peer(images).last_hidden_state  # its part `model` is the layers alone
+        return tokens
+
+
+class HfTipsv2(HfDinov2):
+    """A DINOv2 with other names, whose positions are resampled in another way."""
+
+    name = "hf-tipsv2"
+    title = "Hugging Face's TIPSv2 vision tower"
+    types = ("tipsv2_vision_model",)
+    architectures = ("Tipsv2VisionModel",)
+    towers = ()
+    renamed = ()
+    unused = ((r"mask_token$", MASK_TOKEN[1]),)
+    names: ClassVar[Names] = {
+        "stem.project": "patch_embed.proj",
+        TOKENS: ("cls_token", "register_tokens"),
+        TABLE: "pos_embed",
+        **layer_names(
+            "blocks.*.",
+            {
+                "mixer_norm": "norm1",
+                "mixer.heads.qkv": "attn.qkv",
+                "mixer.project": "attn.proj",
+                "mixer_branch.scale.factor": "ls1.gamma",
+                "mlp_norm": "norm2",
+                "mlp.expand": "mlp.c_fc",
+                "mlp.contract": "mlp.c_proj",
+                "mlp_branch.scale.factor": "ls2.gamma",
+            },
+        ),
+        "norm": "norm",
+    }
+    gated_names: ClassVar[Names] = layer_names("blocks.*.", {"mlp.expand": "mlp.w12", "mlp.contract": "mlp.w3"})
+    mask_name = "mask_token"
+    supported = HfDinov2.supported | {"tokens.registers": ANY_NUMBER[1:]}
+    processor = "ViT"
+    assumed_images = (Resize(), Normalize(mean=(0.0,), std=(1.0,)))
+    pools_and_heads = frozenset({("cls", "none")})
+
+    def matches_names(self, names: set[str]) -> bool:
+        return False  # by its names it is a file of facebook's
+
+    def tokens(self, fields: Fields) -> Tokens:
+        return Tokens(registers=fields.whole("num_register_tokens"))
+
+    def resampling_with(self, registers: int) -> Resampling:
+        return "bilinear_antialias"
+
+    def prefix(self, model: Vit) -> str:
+        return ""
+
+    def architecture(self, model: Vit) -> str:
+        return self.architectures[0]
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        return super().config_fields(model) | {"model_type": self.types[0]}
+
+
+def drop_empty_registers(found: TowerTensors) -> None:
+    """The library writes a tensor of no registers too."""
+    if REGISTERS in found.tensors and not found.tensors[REGISTERS].numel():
+        del found.tensors[REGISTERS]
 
 
 def _registers(ckpt: Checkpoint) -> dict[str, Any]:
     return {"num_register_tokens": ckpt.shape(REGISTERS, 3)[1]} if REGISTERS in ckpt.tensors else {}
+
+
+def gated_mlp(hidden: int, width: int, activation: ActivationName, bias: bool) -> SwiGlu:
+    """A gated MLP of this hidden width."""
+    return SwiGlu(ratio=hidden / width, activation=activation, bias=bias, multiple=1 if hidden % 8 else 8)
 
 
 def gated_hidden(hidden: int) -> int:

@@ -3,22 +3,23 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitral.core.config import Size, override
 from vitral.core.errors import ConfigError, WeightsError, format_choices
-from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig
+from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Patches
-from vitral.models.head import LinearHead, NoHead
-from vitral.models.mlp import Mlp, MlpConfig, SwiGlu
-from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
-from vitral.models.position import Learned1d, PositionConfig
+from vitral.models.head import HeadConfig, LinearHead, NoHead, ProjectionHead
+from vitral.models.mlp import Mlp, MlpConfig
+from vitral.models.norm import LayerNorm, NormConfig
+from vitral.models.pool import AttentionPool, ClassPool, NormedPool, PoolConfig
+from vitral.models.position import Learned1d, PositionConfig, Resampling, learned_table
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
@@ -36,18 +37,28 @@ from vitral.weights.formats.format import (
 from vitral.weights.formats.huggingface.config import (
     ACTIVATIONS,
     Fields,
-    ProcessorDefaults,
-    processor_fields,
-    read_processor,
 )
+from vitral.weights.formats.huggingface.processor import processor_fields, read_processor
 from vitral.weights.formats.rules import STEM, TABLE, TOKENS, Rule, Weights, patch_kernel, unsqueezed
 from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 
 DOWNLOAD_AGAIN = "download it again from where the weights came from"
 ADD_CONFIG = "put the model's config.json beside it"
-HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # beside the tower, not in it
+# Beside the tower, not in it.
+HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
 MASK_TOKEN = (r"embeddings\.mask_token", "replaces masked patches, in pre-training only")
-VIT = PLAIN | {"tokens.cls": (True,), "position.cls": (True,)}
+VIT = PLAIN | {
+    "tokens.cls": (True,),
+    "position.cls": (True,),
+    "position.registers": (False,),
+    "norm.kind": ("layer_norm",),
+    "mixer.scale": ("1/sqrt(d)",),
+    "mixer.output_norm": (False,),
+    "mixer.project_bias": (True,),
+    "mlp.bias": (True,),
+    "mlp.norm": (False,),
+    "mlp.activation": tuple(ACTIVATIONS),
+}
 # Names inside the library since version 5, and in published files.
 RENAMED_SINCE_V5 = (
     (r"^layers\.", "encoder.layer."),
@@ -63,6 +74,21 @@ class TowerTensors(NamedTuple):
 
     tensors: dict[str, Tensor]
     unused: dict[str, str]
+
+    def rows(self, name: str) -> int | None:
+        """The number of rows of a tensor, such as one for each class; None where it is missing."""
+        if (found := self.tensors.get(name)) is None:
+            return None
+        if not found.ndim or not len(found):
+            message = f"{name} has shape {tuple(found.shape)}, expected a row for each output"
+            raise WeightsError(message, code="weights.shape_mismatch")
+        return len(found)
+
+    def ignore(self, prefix: str, reason: str) -> None:
+        """Count the tensors with this prefix as unused."""
+        for name in [name for name in self.tensors if name.startswith(prefix)]:
+            del self.tensors[name]
+            self.unused[name] = reason
 
 
 class Family(Format):
@@ -80,10 +106,22 @@ class Family(Format):
     unused: ClassVar[tuple[tuple[str, str], ...]] = ()  # patterns of tensors that no model here uses, and why
     flat_positions: ClassVar[bool] = False  # whether tokens and positions lack the first dimension
     mask_dims: ClassVar[int] = 0  # of a mask token that the library expects; 0 for none
+    mask_name: ClassVar[str] = "embeddings.mask_token"
+    eps_field: ClassVar[str] = "layer_norm_eps"
     default_fields: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as in all published models
-    processor_defaults: ClassVar[ProcessorDefaults]
+    processor: ClassVar[str] = "ViT"  # the class that reads a preprocessor_config.json which names none
+    assumed_images: ClassVar[tuple[EvalCropConfig, Normalize]]  # of published models, where there is no such file
     supported = VIT
-    pools_and_heads: ClassVar[frozenset[tuple[str, str]]]  # the kinds of pool and head that go together
+    # The kinds of pool and head that go together, and the places of the pool's norm where it is not before.
+    pools_and_heads: ClassVar[frozenset[tuple[str, str]]]
+    pool_norms: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {}
+    resampling: ClassVar[Resampling] = "bicubic"  # of learned positions
+    dropout: ClassVar[str] = "hidden_dropout_prob"  # the fields of the rates of dropout; empty for none
+    layer_dropout: ClassVar[bool] = True  # whether it applies in the layers too, not to the first tokens alone
+    attention_dropout: ClassVar[str] = "attention_probs_dropout_prob"
+    drop_path: ClassVar[Literal["linear", "constant", "none"]] = "none"  # how drop_path_rate grows with the layers
+    resizes: ClassVar[bool] = True  # whether its code needs an option for images of another size than its own
+    headless_options: ClassVar[Mapping[str, Any]] = {}  # options with which the library loads a model without a head
 
     def matches(self, ckpt: Checkpoint) -> bool:
         if "model_type" in ckpt.config:
@@ -130,7 +168,7 @@ class Family(Format):
                 message, hint = f"has another {name} than {setting}", "omit the setting, or correct config.json"
                 raise WeightsError(message, code="weights.bad_setting", where=fields.where, hint=hint)
         preprocessing, more = self.preprocessing(ckpt, model)
-        labels = fields.labels(model.head.num_classes) if isinstance(model.head, LinearHead) else ()
+        labels = () if isinstance(model.head, NoHead) else fields.labels(model.head.num_classes)
         prefix = self.prefix(model)
         ckpt = ckpt._replace(tensors={_full(name, prefix): tensor for name, tensor in found.tensors.items()})
         return self.detected(ckpt, model, preprocessing, (*assumed, *more), labels, found.unused)
@@ -178,6 +216,8 @@ class Family(Format):
             fields.size("patch_size"),
             fields.whole("num_attention_heads"),
         )
+        dropout = fields.rate(self.dropout) if self.dropout else 0.0
+        inner = dropout if self.layer_dropout else 0.0
         if width % heads:
             message = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
             raise WeightsError(message, code="weights.bad_config", where=fields.where, hint=fields.hint)
@@ -186,52 +226,63 @@ class Family(Format):
             channels=fields.whole("num_channels"),
             width=width,
             depth=fields.whole("num_hidden_layers"),
-            stem=Patches(patch=patch, bias=self.supported["stem.bias"][0]),
-            tokens=self.tokens(fields),
+            stem=self.stem(patch),
+            tokens=self.tokens(fields).model_copy(update={"dropout": dropout}),
             position=self.position(fields),
-            block=PreNorm(scale=NoScale() if "none" in self.supported["block.scale.kind"] else LayerScale()),
-            mixer=Attention(heads=heads, qkv_bias=self.qkv_bias(fields)),
-            mlp=self.mlp(fields, width),
-            pool=self.pool(found),
-            head=self.head(found),
-            eps=fields.number("layer_norm_eps"),
+            block=self.block(fields),
+            mixer=self.mixer(fields, heads, inner),
+            mlp=self.mlp(fields, width).model_copy(update=_mlp_dropout(inner)),
+            pool=self.pool(fields, found),
+            head=self.head(fields, found),
+            norm=self.norm(fields),
+            eps=fields.number(self.eps_field),
         )
+
+    def stem(self, patch: Size) -> Patches:
+        return Patches(patch=patch, bias=self.supported["stem.bias"][0])
+
+    def block(self, fields: Fields) -> PreNorm:
+        scale = NoScale() if "none" in self.supported["block.scale.kind"] else LayerScale()
+        if self.drop_path == "none" or not (rate := fields.rate("drop_path_rate")):
+            return PreNorm(scale=scale)
+        return PreNorm(scale=scale, drop_path_rate=rate, drop_path_schedule=self.drop_path)
+
+    def mixer(self, fields: Fields, heads: int, dropout: float) -> Attention:
+        rate = fields.rate(self.attention_dropout)
+        return Attention(heads=heads, qkv_bias=self.qkv_bias(fields), attention_dropout=rate, dropout=dropout)
+
+    def norm(self, fields: Fields) -> NormConfig:
+        return LayerNorm()
 
     def tokens(self, fields: Fields) -> Tokens:
         cls, registers, norm = (self.supported[f"tokens.{name}"][0] for name in ("cls", "registers", "norm"))
         return Tokens(cls=cls, registers=registers, norm=norm)
 
     def position(self, fields: Fields) -> PositionConfig:
-        return Learned1d(cls=self.supported["tokens.cls"][0], resampling="bicubic")
+        return Learned1d(cls=self.supported["tokens.cls"][0], resampling=self.resampling)
 
     def qkv_bias(self, fields: Fields) -> bool:
         return fields.flag("qkv_bias", True) or "mixer.qkv_bias" in self.supported
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
-        return Mlp(ratio=fields.whole("intermediate_size") / width, activation=fields.gelu())
+        return Mlp(ratio=fields.whole("intermediate_size") / width, activation=fields.activation())
 
-    def pool(self, found: TowerTensors) -> PoolConfig:
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
         return ClassPool()
 
-    def head(self, found: TowerTensors) -> LinearHead | NoHead:
-        heads = ((name, tensor) for name, tensor in found.tensors.items() if name.startswith(HEADS))
-        name, head = next(heads, ("", None))
-        if head is None:
+    def head(self, fields: Fields, found: TowerTensors) -> HeadConfig:
+        if (classes := found.rows(f"{self.names.get('head.linear', 'classifier')}.weight")) is None:
             return NoHead()
-        if not head.ndim or not len(head):
-            message = f"{name} has shape {tuple(head.shape)}, expected a row for each class"
-            raise WeightsError(message, code="weights.shape_mismatch")
-        return LinearHead(num_classes=len(head))
+        return LinearHead(num_classes=classes)
 
     def preprocessing(self, ckpt: Checkpoint, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
         """The preprocessing, and what is assumed."""
         if not ckpt.processor:
-            crop, normalize, _ = self.processor_defaults
-            own = assumed_preprocessing(model.image_size, model.channels, crop, normalize)
+            own = assumed_preprocessing(model.image_size, model.channels, *self.assumed_images)
             mean = ", ".join(f"{number:g}" for number in own.normalize.mean)
             return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} crop, mean {mean}",)
         fields = Fields(ckpt.processor, str(ckpt.path.parent / PROCESSOR), DOWNLOAD_AGAIN)
-        made, assumed = read_processor(fields, model.channels, self.processor_defaults)
+        made, assumed = read_processor(fields, model.channels, self.processor, model.image_size)
         covered = _covered(made.image_size, model.stem.patch)
         if covered != made.image_size:
             if not all(covered):
@@ -247,7 +298,8 @@ class Family(Format):
         if not self.flat_positions:
             return super().special_rules(model)
         kernel = patch_kernel(f"{STEM}.weight", f"{self.names[STEM]}.weight", model.stem.patch)
-        named = {TABLE: self.names[TABLE]} | ({TOKENS: self.names[TOKENS][0]} if TOKENS in self.names else {})
+        named = {TABLE: self.names[TABLE]} if learned_table(model.position) else {}
+        named |= {TOKENS: self.names[TOKENS][0]} if TOKENS in self.names else {}
         return [kernel, *(unsqueezed(ours, str(theirs)) for ours, theirs in named.items())]
 
     def rules(self, model: Vit, own: Weights) -> list[Rule]:
@@ -259,13 +311,25 @@ class Family(Format):
         if (model.pool.kind, model.head.kind) not in self.pools_and_heads:
             known = " or ".join(f"{pool} with {head}" for pool, head in sorted(self.pools_and_heads))
             yield f"head: {self.title} has pool {known}, this model {model.pool.kind} with {model.head.kind}"
-        if isinstance(model.pool, MeanPool) and model.pool.normalizes():
-            yield f"pool.norm: {self.title} normalizes before the mean"
+        places = self.pool_norms.get((model.pool.kind, model.head.kind), ("before",))
+        if isinstance(model.pool, NormedPool) and model.pool.norm not in places:
+            yield f"pool.norm: {self.title} needs {format_choices(places)}, this model has {model.pool.norm}"
+        if isinstance(model.head, ProjectionHead) and model.head.activation not in ACTIVATIONS:
+            yield f"head.activation: {self.title} has no {model.head.activation}"
         if isinstance(model.pool, AttentionPool) and model.pool.heads not in ("mixer", model.context().heads):
             yield f"pool.heads: {self.title} has as many as its mixer"
         size = bundle.preprocessing.image_size
-        if isinstance(bundle.preprocessing.crop, CenterCrop) and len(set(size)) > 1:
+        crop = bundle.preprocessing.crop
+        if isinstance(crop, CenterCrop) and crop.aspect == "keep" and len(set(size)) > 1:
             yield f"preprocessing.crop: the library crops squares, this model needs {size}"
+
+    def resamples_as(self, model: Vit) -> bool:
+        learned = learned_table(model.position)
+        return learned is None or learned.resampling == self.resampling_with(model.tokens.registers)
+
+    def resampling_with(self, registers: int) -> Resampling:
+        """How positions are resampled in a model with so many registers."""
+        return self.resampling
 
     def architecture(self, model: Vit) -> str:
         """The class of the library that reads such a model."""
@@ -280,13 +344,20 @@ class Family(Format):
             "num_hidden_layers": model.depth,
             "num_attention_heads": model.mixer.heads,
             "intermediate_size": model.mlp.hidden(model.width),
-            "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.activation],
-            "layer_norm_eps": model.eps,
+            "hidden_act": ACTIVATIONS[model.mlp.activation][0],
+            self.eps_field: model.eps,
+            **self.dropout_fields(model),
             "image_size": _side(model.image_size),
             "patch_size": _side(model.stem.patch),
             "num_channels": model.channels,
             "qkv_bias": model.mixer.qkv_bias,
         }
+
+    def dropout_fields(self, model: Vit) -> dict[str, float]:
+        assert isinstance(model.mixer, Attention)
+        found = {self.dropout: model.tokens.dropout} if self.dropout else {}
+        found |= {} if self.drop_path == "none" else {"drop_path_rate": model.block.drop_path_rate}
+        return found | {self.attention_dropout: model.mixer.attention_dropout}
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         model = bundle.model
@@ -297,7 +368,7 @@ class Family(Format):
             config["label2id"] = {name: label for label, name in enumerate(bundle.classes)}
         if self.mask_dims:
             mask = torch.zeros(*[1] * (self.mask_dims - 1), model.width)
-            tensors = {**tensors, f"{self.prefix(model)}embeddings.mask_token": mask}
+            tensors = {**tensors, f"{self.prefix(model)}{self.mask_name}": mask}
         documents = {CONFIG: json_file(config), PROCESSOR: json_file(processor_fields(bundle.preprocessing))}
         return super().files(bundle, tensors) | documents
 
@@ -306,10 +377,29 @@ class Family(Format):
             raise NoOracleError("there is no config.json, without which transformers opens nothing")
         return OracleRequest("transformers", {"folder": str(files.folder)})
 
+    def reference_options(self, model: Vit) -> Mapping[str, Any]:
+        """The options with which the library loads such a model."""
+        return self.headless_options if model.head.kind == "none" else {}
+
+    def call_reference(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Any:
+        """The library's output."""
+        return peer(images, **options)
+
+    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """The library's tokens after the last norm, (B, L, D)."""
+        inside = [getattr(peer, name.rstrip(".")) for name in self.towers if hasattr(peer, name.rstrip("."))]
+        tokens: Tensor = self.call_reference((inside or [peer])[0], images, options).last_hidden_state
+        return tokens
+
 
 def _full(name: str, prefix: str) -> str:
     """A short name as in a whole model, where the tower has a prefix and the head has none."""
     return name if name.startswith(HEADS) else prefix + name
+
+
+def _mlp_dropout(rate: float) -> dict[str, float]:
+    """The library drops what leaves the MLP, and nothing inside."""
+    return {"dropout": rate, "hidden_dropout": 0.0} if rate else {}
 
 
 def _side(size: Size) -> int | list[int]:

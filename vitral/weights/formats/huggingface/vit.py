@@ -1,28 +1,43 @@
-"""ViT, ViT-MAE (arXiv 2111.06377) and DeiT (arXiv 2012.12877), which share their layers.
+"""ViT and its relatives that share its layers: MSN, FLAVA, MAE, DeiT, I-JEPA, and the encoders of DPT and YOLOS.
 
-`ViTModel`, `ViTForImageClassification`, the encoder of `ViTForMaskedImageModeling`; the encoder of `ViTMAEModel` and
-`ViTMAEForPreTraining`; `DeiTModel`, `DeiTForImageClassification`, `DeiTForImageClassificationWithTeacher`.
+`ViTModel`, `ViTForImageClassification`, the encoder of `ViTForMaskedImageModeling`; `ViTMSNModel` and its classifier;
+`FlavaImageModel`; the encoder of `ViTMAEModel` and `ViTMAEForPreTraining`; `DeiTModel`, `DeiTForImageClassification`,
+`DeiTForImageClassificationWithTeacher`; `IJepaModel` and its classifier; `DPTModel`, `DPTForDepthEstimation` and
+`DPTForSemanticSegmentation`; `YolosModel` and `YolosForObjectDetection`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from vitral.data.transforms.crop import CenterCrop, Resize
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
-from vitral.models.head import LinearHead
-from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
-from vitral.models.vit import Vit
-from vitral.weights.formats.huggingface.config import ProcessorDefaults
+import torch
+from torch import Tensor
+
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
+from vitral.models.head import DistilledHead, HeadConfig, LinearHead, NoHead, ProjectionHead
+from vitral.models.pool import ClassPool, DistilledPool, MeanPool, PoolConfig
+from vitral.models.position import Learned1d, PositionConfig, learned_table
+from vitral.models.vit import Tokens, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import ANY_NUMBER
+from vitral.weights.formats.huggingface.config import ACTIVATIONS, Fields
 from vitral.weights.formats.huggingface.family import MASK_TOKEN, RENAMED_SINCE_V5, VIT, Family, TowerTensors
-from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, averaged_heads, layer_names
+from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, averaged_heads, layer_names, patch_kernel
 
 STEM, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer.*."
 ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value")
-POOLER = (r"pooler\.", "a pooler that no head reads")
+POOLER = "pooler.dense"
 DECODER = (r"decoder\.", "reconstructs masked patches, in pre-training only")
-DISTILLATION_TOKEN = "embeddings.distillation_token"
+CLASS_TOKEN, DISTILLATION_TOKEN = "embeddings.cls_token", "embeddings.distillation_token"
+DETECTION_TOKENS, MIDDLE = "embeddings.detection_tokens", "encoder.mid_position_embeddings"
 TEACHER = ("cls_classifier", "distillation_classifier")
 FIRST = LAYER.replace("*", "0")
+BIASES = "relative_position_bias.relative_position_bias_table"
+BEIT = {
+    f"{FIRST}lambda_1",
+    f"{FIRST}attention.attention.{BIASES}",
+    f"encoder.{BIASES}",
+}  # some of these tell it from a ViT
 PARTS = {f"{STEM}.weight", f"{FIRST}attention.attention.query.weight", f"{FIRST}layernorm_before.weight"}
 
 
@@ -31,18 +46,18 @@ class HfVit(Family):
 
     name = "hf-vit"
     title = "Hugging Face's ViT"
-    types = ("vit",)
+    types: ClassVar[tuple[str, ...]] = ("vit", "vit_msn", "flava_image_model")  # of one layout; the first is written
     architectures: ClassVar[tuple[str, ...]] = ("ViTModel", "ViTForImageClassification")
     towers = ("vit.",)
-    renamed = (
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = (
         *RENAMED_SINCE_V5,
         (r"\bmlp\.fc1\.", "intermediate.dense."),
         (r"\bmlp\.fc2\.", "output.dense."),
     )
-    unused: ClassVar[tuple[tuple[str, str], ...]] = (POOLER, MASK_TOKEN, DECODER)
+    unused: ClassVar[tuple[tuple[str, str], ...]] = (MASK_TOKEN, DECODER)
     names: ClassVar[Names] = {
         "stem.project": STEM,
-        TOKENS: ("embeddings.cls_token",),
+        TOKENS: (CLASS_TOKEN,),
         TABLE: "embeddings.position_embeddings",
         **layer_names(
             LAYER,
@@ -59,11 +74,41 @@ class HfVit(Family):
         "head.linear": "classifier",
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-12, "hidden_act": "gelu"}
-    processor_defaults = ProcessorDefaults(Resize(), CENTERED)
-    pools_and_heads = frozenset({("cls", "none"), ("cls", "linear")})
+    assumed_images: ClassVar[tuple[EvalCropConfig, Normalize]] = (Resize(), CENTERED)
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "linear"), ("cls", "projection")})
+    headless_options: ClassVar[Mapping[str, Any]] = {"add_pooling_layer": False}
 
     def matches_names(self, names: set[str]) -> bool:
-        return names >= PARTS and not names & {DISTILLATION_TOKEN, "decoder.decoder_pos_embed"}
+        others = {DISTILLATION_TOKEN, DETECTION_TOKENS, "decoder.decoder_pos_embed"} | BEIT
+        return names >= PARTS | {CLASS_TOKEN} and not names & others
+
+    def prepare(self, found: TowerTensors) -> TowerTensors:
+        if "classifier.weight" in found.tensors:
+            found.ignore("pooler.", "a pooler that the classifier does not read")
+        return found
+
+    def head(self, fields: Fields, found: TowerTensors) -> HeadConfig:
+        """A pooler without a classifier is what the model returns: a layer with tanh on the class token."""
+        head, width = super().head(fields, found), found.rows(f"{POOLER}.weight")
+        if width is None or not isinstance(head, NoHead):
+            return head
+        activation = fields.activation("pooler_act") if fields.has("pooler_act") else "tanh"
+        return ProjectionHead(width=width, bias=True, activation=activation)
+
+    def tensor_names(self, model: Vit) -> Names:
+        pooled = {"head.linear": POOLER} if isinstance(model.head, ProjectionHead) else {}
+        return {**super().tensor_names(model), **pooled}
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        if isinstance(model.head, ProjectionHead) and not model.head.bias:
+            yield f"head.bias: the pooler of {self.title} has a bias, the projection of this model none"
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        if not isinstance(model.head, ProjectionHead):
+            return super().config_fields(model)
+        pooler = {"pooler_act": ACTIVATIONS[model.head.activation][0], "pooler_output_size": model.head.width}
+        return super().config_fields(model) | pooler
 
 
 class HfMae(HfVit):
@@ -74,13 +119,19 @@ class HfMae(HfVit):
     types = ("vit_mae",)
     architectures = ("ViTMAEModel",)
     unused = (DECODER,)
-    processor_defaults = ProcessorDefaults(Resize(), IMAGENET)
+    assumed_images = (Resize(), IMAGENET)
     squares = True
     pools_and_heads = frozenset({("cls", "none")})
+    headless_options: ClassVar[Mapping[str, Any]] = {"mask_ratio": 0.0}
 
     def matches_names(self, names: set[str]) -> bool:
-        others = {DISTILLATION_TOKEN, "pooler.dense.weight", "classifier.weight", "decoder.0.weight"}
-        return names >= PARTS and not names & others
+        others = {DISTILLATION_TOKEN, DETECTION_TOKENS, f"{POOLER}.weight", "classifier.weight", "decoder.0.weight"}
+        return names >= PARTS | {CLASS_TOKEN} and not names & (others | BEIT)
+
+    def call_reference(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Any:
+        patches = images.shape[2] * images.shape[3] // peer.config.patch_size**2
+        order = torch.arange(patches).expand(len(images), -1)  # it shuffles the patches by the order of this noise
+        return peer(images, noise=order, **options)
 
 
 class HfDeit(HfVit):
@@ -91,20 +142,156 @@ class HfDeit(HfVit):
     types = ("deit",)
     architectures = ("DeiTModel", "DeiTForImageClassification")
     towers = ("deit.",)
-    names: ClassVar[Names] = {**HfVit.names, TOKENS: ("embeddings.cls_token", DISTILLATION_TOKEN)}
-    processor_defaults = ProcessorDefaults(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET)
-    supported = VIT | {"tokens.registers": (1,)}
-    pools_and_heads = frozenset({("cls", "none"), ("cls", "linear"), ("distilled", "linear")})
+    names: ClassVar[Names] = {
+        **HfVit.names,
+        TOKENS: (CLASS_TOKEN, DISTILLATION_TOKEN),
+        "head.cls.linear": TEACHER[0],
+        "head.distilled.linear": TEACHER[1],
+    }
+    processor = "DeiT"
+    assumed_images = (CenterCrop(fraction=0.875, filter="bicubic", aspect="squash", rounding="down"), IMAGENET)
+    supported = VIT | {"tokens.registers": (1,), "position.registers": (True, False)}
+    pools_and_heads = HfVit.pools_and_heads | {("distilled", "distilled"), ("distilled", "linear")}
 
     def matches_names(self, names: set[str]) -> bool:
         return names >= PARTS | {DISTILLATION_TOKEN}
 
-    def pool(self, found: TowerTensors) -> PoolConfig:
+    def position(self, fields: Fields) -> PositionConfig:
+        return Learned1d(registers=True, resampling=self.resampling)
+
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
         return DistilledPool() if f"{TEACHER[1]}.weight" in found.tensors else ClassPool()
 
+    def head(self, fields: Fields, found: TowerTensors) -> HeadConfig:
+        """One head, or one for each token, whose mean the library takes."""
+        classes = found.rows(f"{TEACHER[1]}.weight")
+        return super().head(fields, found) if classes is None else DistilledHead(num_classes=classes)
+
     def special_rules(self, model: Vit) -> list[Rule]:
-        distilled = isinstance(model.pool, DistilledPool) and isinstance(model.head, LinearHead)
+        distilled = isinstance(model.pool, DistilledPool) and isinstance(model.head, LinearHead)  # of old bundles
         return super().special_rules(model) + averaged_heads("head.linear", TEACHER) * distilled
 
     def architecture(self, model: Vit) -> str:
         return super().architecture(model) + "WithTeacher" * isinstance(model.pool, DistilledPool)
+
+
+class HfIjepa(HfVit):
+    """A ViT without a class token, whose classifier reads the mean of the patches (arXiv 2301.08243)."""
+
+    name = "hf-ijepa"
+    title = "Hugging Face's I-JEPA"
+    types = ("ijepa",)
+    architectures = ("IJepaModel", "IJepaForImageClassification")
+    towers = ("ijepa.",)
+    unused = (*HfVit.unused, (r"pooler\.", "a pooler that reads the first patch alone"))
+    names: ClassVar[Names] = {ours: theirs for ours, theirs in HfVit.names.items() if ours != TOKENS}
+    supported = VIT | {"tokens.cls": (False,)}
+    pools_and_heads = frozenset({("mean", "none"), ("mean", "linear")})
+    headless_options: ClassVar[Mapping[str, Any]] = {}
+    squares = True
+
+    def matches_names(self, names: set[str]) -> bool:
+        return names >= PARTS and CLASS_TOKEN not in names
+
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
+        return MeanPool()
+
+
+class HfDpt(HfVit):
+    """The ViT that DPT reads, without its neck and head (arXiv 2103.13413)."""
+
+    name = "hf-dpt"
+    title = "the encoder of Hugging Face's DPT"
+    types = ("dpt",)
+    architectures = ("DPTModel",)
+    towers = ("dpt.",)
+    unused = (
+        *HfVit.unused,
+        (r"neck\.", "fuses the layers for a dense prediction"),
+        (r"(auxiliary_)?head\.", "predicts depth or classes of pixels"),
+    )
+    resampling = "bilinear_centers"
+    resizes = False
+    processor = "DPT"
+    assumed_images = (Resize(filter="bicubic"), CENTERED)
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "projection")})
+    squares = True
+
+    def matches_names(self, names: set[str]) -> bool:
+        return False  # by its names it is a ViT
+
+    def model(self, fields: Fields, found: TowerTensors) -> Vit:
+        if fields.flag("is_hybrid", False):
+            raise fields.wrong("is_hybrid", "false: its ResNet has no counterpart", "weights.unsupported")
+        if fields.has("backbone_config") or fields.has("backbone"):
+            raise fields.wrong("backbone_config", "none: a ViT of its own", "weights.unsupported")
+        return super().model(fields, found)
+
+
+class HfYolos(HfVit):
+    """A ViT with detection tokens, which are registers with positions here; without its detector (arXiv 2106.00666)."""
+
+    name = "hf-yolos"
+    title = "the encoder of Hugging Face's YOLOS"
+    types = ("yolos",)
+    architectures = ("YolosModel",)
+    renamed = (*HfVit.renamed, (r"^encoder\.interpolation\.mid_", "encoder.mid_"))
+    unused = (
+        *HfVit.unused,
+        (r"class_labels_classifier\.", "classifies detected objects"),
+        (r"bbox_predictor\.", "locates detected objects"),
+    )
+    supported = VIT | {
+        "tokens.registers": ANY_NUMBER[1:],
+        "position.registers": (True,),
+        "position.where": ("stem", "layers"),
+    }
+    resizes = False
+    processor = "Yolos"
+    assumed_images = (Resize(), IMAGENET)
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "projection")})
+
+    def matches_names(self, names: set[str]) -> bool:
+        return False  # no tensor shows the grid
+
+    def tokens(self, fields: Fields) -> Tokens:
+        return Tokens(registers=fields.whole("num_detection_tokens"))
+
+    def position(self, fields: Fields) -> PositionConfig:
+        where: Any = "layers" if fields.flag("use_mid_position_embeddings", True) else "stem"
+        return Learned1d(where=where, registers=True, resampling=self.resampling)
+
+    def special_rules(self, model: Vit) -> list[Rule]:
+        """In theirs, the patches come before the detection tokens, and the tables of later layers are apart."""
+        registers, names = model.tokens.registers, self.tensor_names(model)
+        table = learned_table(model.position)
+        layers = [MIDDLE] if table is not None and table.where == "layers" and model.depth > 1 else []
+
+        def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
+            tables = torch.cat([found[2], *(each[:, 0] for each in found[3:])])  # (copies, 1 + N + registers, D)
+            first, patches, rest = tables.tensor_split([1, tables.shape[1] - registers], dim=1)
+            return [torch.cat([found[0][0], found[1][0]]), torch.cat([first, rest, patches], dim=1)]
+
+        def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
+            cls, others = own[0].split([1, registers])  # (1, D), (registers, D)
+            first, rest, patches = own[1].tensor_split([1, 1 + registers], dim=1)
+            tables = torch.cat([first, patches, rest], dim=1)  # (copies, 1 + N + registers, D)
+            return [cls[None], others[None], tables[:1], *([tables[1:, None]] if layers else [])]
+
+        kernel = patch_kernel("stem.project.weight", f"{STEM}.weight", model.stem.patch)
+        theirs = (CLASS_TOKEN, DETECTION_TOKENS, str(names[TABLE]), *layers)
+        return [kernel, Rule((TOKENS, TABLE), theirs, read, write)]
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        table = learned_table(model.position)
+        assert table is not None
+        return super().config_fields(model) | {
+            "num_detection_tokens": model.tokens.registers,
+            "use_mid_position_embeddings": table.where == "layers",
+            "image_size": list(model.image_size),  # of which the library reads both sides
+        }
+
+    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
+        tokens = super().reference_tokens(peer, images, options)
+        first, patches, rest = tokens.tensor_split([1, tokens.shape[1] - peer.config.num_detection_tokens], dim=1)
+        return torch.cat([first, rest, patches], dim=1)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vitral.core.config import Size
+from vitral.models.attention import Attention
 from vitral.models.head import NoHead
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
@@ -84,7 +85,7 @@ class Timm(Format):
             return self.from_hub(ckpt, config)
         if not config.arguments and (names := matching(ckpt)):
             arch, found, _ = choose(ckpt, names)
-            stated = (f"timm's {arch.name}", *([] if config.images else [preprocessing_of(arch)]))
+            stated = (describe_candidate(arch, found), *([] if config.images else [preprocessing_of(arch)]))
             images = {**arch.image_facts(), **config.images}
             return self.as_detected(ckpt, found, images, stated, config)._replace(arch=arch.name)
         stated_settings = (*argument_settings(config.arguments), *ckpt.settings)
@@ -166,6 +167,13 @@ def constants(ckpt: Checkpoint) -> dict[str, str]:
         if rope or no_bias or name.endswith(CONSTANTS):
             found[name] = "a constant that the model computes"
     return found
+
+
+def describe_candidate(arch: Architecture, found: Resolved) -> str:
+    """The assumption that a file is of an architecture, with what its tensors do not show."""
+    model = found.found.model
+    heads = f"{model.mixer.heads} heads, " if isinstance(model.mixer, Attention) else ""
+    return f"timm's {arch.name}: {heads}{model.mlp.activation}, eps {model.eps:g}, pool={model.pool.kind}"
 
 
 def argument_settings(arguments: Mapping[str, Any]) -> Iterator[str]:

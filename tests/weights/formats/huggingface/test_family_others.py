@@ -1,0 +1,144 @@
+"""Every other family of transformers: the answers of the library, and the way back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitral
+from tests.errors import raises
+from tests.models.references import reference
+from tests.weights.formats.huggingface.folders import check_again, check_answers, check_round_trip, folder, vit
+from vitral.core.config import Size
+from vitral.models.block import LayerScale
+from vitral.models.embed import Patches
+from vitral.models.head import ProjectionHead
+from vitral.models.norm import RmsNorm
+from vitral.models.pool import AttentionPool, ClassPool, MeanPool
+from vitral.models.position import Combined, Learned1d, RelativeBias, SinCos2d
+from vitral.weights.formats.huggingface.vit import HfIjepa
+
+# The family in which each is written, which may be another of the same layout.
+FAMILIES = {
+    "hf_msn": "hf-vit",
+    "hf_ijepa": "hf-siglip",
+    "hf_dpt": "hf-dpt",
+    "hf_yolos": "hf-yolos",
+    "hf_beit": "hf-beit",
+    "hf_beit_shared": "hf-beit",
+    "hf_data2vec": "hf-beit",
+    "hf_metaclip": "hf-clip",
+    "hf_blip": "hf-blip",
+    "hf_siglip2": "hf-siglip2",
+    "hf_aimv2": "hf-aimv2",
+    "hf_aimv2_native": "hf-aimv2",
+    "hf_tipsv2": "hf-tipsv2",
+    "hf_internvl": "hf-internvl",
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_answers_as_the_library_does(tmp_path: Path, name: str) -> None:
+    check_answers(vitral.load(folder(tmp_path, name)), name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    check_round_trip(vitral.load(folder(tmp_path / "theirs", name)), tmp_path / "ours", FAMILIES[name])
+
+
+def test_ijepa_comes_back_as_its_own_family_too(tmp_path: Path) -> None:
+    check_again(vitral.load(folder(tmp_path / "theirs", "hf_ijepa")), tmp_path / "ours", HfIjepa())
+
+
+def test_beit_reads_the_norm_of_the_mean_and_has_a_table_in_each_layer(tmp_path: Path) -> None:
+    model = vit(vitral.load(folder(tmp_path, "hf_beit")))
+    assert model.position == RelativeBias(resampling="bilinear_centers")
+    assert model.pool == MeanPool(norm="after")
+    assert model.block.scale == LayerScale(init=0.1)
+    assert (model.block.drop_path_rate, model.block.drop_path_schedule) == (0.2, "linear")
+
+
+def test_beit_may_share_a_table_and_have_absolute_positions(tmp_path: Path) -> None:
+    model = vit(vitral.load(folder(tmp_path, "hf_beit_shared")))
+    inside = RelativeBias(shared=True, resampling="bilinear_centers")
+    assert model.position == Combined(added=Learned1d(resampling="bicubic"), inside=inside)
+    assert model.pool == ClassPool()
+
+
+def test_beit_with_both_kinds_of_tables_has_their_sums(tmp_path: Path) -> None:
+    weights, name = reference("hf_beit").weights, "beit.encoder.relative_position_bias.relative_position_bias_table"
+    shared = torch.randn(52, 3)
+    weights[name] = shared
+    path = folder(tmp_path, "hf_beit", tensors=weights, use_shared_relative_position_bias=True)
+    model = vitral.load(path).model
+    table = model.state_dict()["blocks.1.mixer.heads.relation.table"]
+    own = name.replace("encoder.", "encoder.layer.1.attention.attention.")
+    assert torch.equal(table, weights[own] + shared)
+
+
+def test_the_head_for_visual_tokens_is_left_out_and_its_norm_kept(tmp_path: Path) -> None:
+    weights = {
+        name: tensor
+        for name, tensor in reference("hf_beit").weights.items()
+        if not name.startswith(("classifier", "beit.pooler"))
+    }
+    weights |= {"layernorm.weight": torch.ones(24), "layernorm.bias": torch.zeros(24)}
+    weights |= {"lm_head.weight": torch.ones(9, 24), "lm_head.bias": torch.zeros(9)}
+    weights["beit.encoder.layer.0.attention.attention.relative_position_bias.relative_position_index"] = torch.ones(2)
+    loaded = vitral.load(folder(tmp_path, "hf_beit", tensors=weights))
+    assert vit(loaded).pool == ClassPool()
+    tokens = loaded.model.forward_features(torch.rand(1, 3, 16, 16)).patches
+    assert float(tokens.detach().mean(dim=-1).abs().max()) < 1e-5  # normalized
+
+
+def test_a_key_bias_has_no_counterpart_in_beit(tmp_path: Path) -> None:
+    loaded = vitral.load(folder(tmp_path / "theirs", "hf_beit"))
+    with torch.no_grad():
+        loaded.model.get_parameter("blocks.0.mixer.heads.qkv.bias").add_(1)
+    with raises("weights.no_counterpart", "keys"):
+        check_round_trip(loaded, tmp_path / "ours", "hf-beit")
+
+
+def test_detection_tokens_are_registers_with_positions_before_every_layer(tmp_path: Path) -> None:
+    model = vit(vitral.load(folder(tmp_path, "hf_yolos")))
+    assert model.tokens.registers == 2
+    assert model.position == Learned1d(where="layers", registers=True, resampling="bicubic")
+
+
+def test_the_pooler_of_dpt_has_the_activation_of_its_config(tmp_path: Path) -> None:
+    head = vit(vitral.load(folder(tmp_path, "hf_dpt"))).head
+    assert head == ProjectionHead(width=10, bias=True, activation="relu")
+
+
+def test_aimv2_has_its_own_norms_and_pooling(tmp_path: Path) -> None:
+    model = vit(vitral.load(folder(tmp_path, "hf_aimv2_native")))
+    assert model.position == SinCos2d(endpoint=False)
+    assert (model.norm, model.stem) == (RmsNorm(), Patches(patch=Size(4, 4), norm="after"))
+    assert model.pool == AttentionPool(project_query=False, mlp_ratio="none")
+
+
+def test_images_of_many_sizes_are_resized_to_one_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    processor = {"image_processor_type": "YolosImageProcessor", "size": {"shortest_edge": 512, "longest_edge": 1333}}
+    with caplog.at_level("INFO"):
+        needs = vitral.load(folder(tmp_path, "hf_yolos", processor=processor)).bundle.preprocessing
+    assert needs.image_size == (16, 16)
+    assert "the library keeps their aspect ratio" in caplog.text
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a hybrid": ("hf_dpt", {"is_hybrid": True}, "is_hybrid"),
+    "another backbone": ("hf_dpt", {"backbone_config": {"model_type": "dinov2"}}, "backbone_config"),
+    "a wide table": ("hf_beit", {"image_size": [8, 32]}, "image_size"),
+    "norms across heads": ("hf_internvl", {"use_qk_norm": True}, "use_qk_norm"),
+    "another norm": ("hf_internvl", {"norm_type": "batch_norm"}, "norm_type"),
+    "another last norm": ("hf_internvl", {"norm_type": "rms_norm", "use_mean_pooling": False}, "use_mean_pooling"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_counterpart_is_refused_by_its_field(tmp_path: Path, case: str) -> None:
+    name, change, field = REFUSED[case]
+    with raises("weights.unsupported", f"config.json: {field}"):
+        vitral.load(folder(tmp_path, name, **change))
