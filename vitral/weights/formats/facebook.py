@@ -5,6 +5,7 @@ DINO (arXiv 2104.14294), DINOv2 (2304.07193), DINOv3 (2508.10104), iBOT (2111.07
 the student, or as the two encoders of MoCo, and adds heads and tokens that only training uses.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from math import isqrt
@@ -242,7 +243,10 @@ class Ibot(Dino):
         return self.has_layers(ckpt) and bool(marks) and {"pos_embed", f"{QKV}.bias"} <= names
 
     def certain(self, ckpt: Checkpoint) -> bool:
-        return True
+        rows = ckpt.shape("pos_embed", 3)[
+            1
+        ]  # the class token has one; in models of timm with the same names it has none
+        return any("masked_embed" in name for name in ckpt.tensors) or math.isqrt(rows) ** 2 != rows
 
 
 class Dinov3Facebook(Dino):

@@ -22,8 +22,6 @@ TENSORS: dict[str, Any] = json.loads((FOLDER / "timm_tensors.json").read_text())
 REFUSED = {
     "naflexvit_base_patch16_par_gap": "pos_embed_ar_preserving",
     "naflexvit_base_patch16_parfac_gap": "pos_embed_ar_preserving",
-    "naflexvit_base_patch16_siglip": "pos_embed",
-    "naflexvit_so400m_patch16_siglip": "pos_embed",
     "vit_base_mci_224": "embed_layer",
     "vit_base_resnet26d_224": "embed_layer",
     "vit_base_resnet50d_224": "embed_layer",

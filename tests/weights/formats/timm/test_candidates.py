@@ -19,9 +19,7 @@ from vitral.weights.formats.timm.architectures import architectures
 from vitral.weights.formats.timm.candidates import answering
 from vitral.weights.load import load
 
-# Their images are squashed and then cropped, which ours cannot do.
-CROPPED = {"vit_base_patch32_clip_384", "vit_medium_patch16_gap_384"}
-NAMES = [name for name in architectures() if name not in REFUSED and name not in CROPPED]
+NAMES = [name for name in architectures() if name not in REFUSED]
 
 
 def bare(name: str, arch: str = "") -> Checkpoint:
@@ -132,3 +130,10 @@ def test_a_file_that_two_libraries_may_have_written_is_refused_with_the_architec
     with raises("weights.ambiguous", "timm", "dino", "vit_tiny_patch16_224", "deit_tiny_patch16_224"):
         load(folder)
     assert vit(load(folder, arch="vit_tiny_patch16_224")).pool == ClassPool()
+
+
+def test_positions_without_a_row_for_the_class_token_are_not_taken_for_those_of_ibot(tmp_path: Path) -> None:
+    shape = shapes(shallow("vit_small_patch16_rope_ape_224"))
+    folder = put(tmp_path / "a", {name: torch.zeros(each) for name, each in shape.items() if "head" not in name})
+    with raises("weights.ambiguous", "timm", "ibot", "vit_small_patch16_rope_ape_224"):
+        load(folder)

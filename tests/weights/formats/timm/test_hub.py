@@ -7,8 +7,9 @@ import pytest
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import put
+from vitral.data.transforms.crop import CenterCrop
 from vitral.weights.formats.format import Checkpoint
-from vitral.weights.formats.timm.hub import input_size, parse_config
+from vitral.weights.formats.timm.hub import input_size, parse_config, parse_crop
 from vitral.weights.load import load
 
 
@@ -17,7 +18,6 @@ from vitral.weights.load import load
     [
         ({"interpolation": "lanczos"}, "weights.unsupported", ("lanczos", "bilinear")),
         ({"crop_mode": "border"}, "weights.unsupported", ("border", "squash")),
-        ({"crop_mode": "squash", "crop_pct": 0.9}, "weights.unsupported", ("crop_mode", "crop_pct", 0.9)),
         ({"mean": [0.5, 0.5], "std": [0.5, 0.5]}, "weights.bad_config", (2, 3)),
     ],
 )
@@ -58,3 +58,8 @@ def test_an_argument_that_is_wrong_or_unknown_is_named(tmp_path: Path, name: str
     found.config["model_args"][name] = value
     with raises(code, f"config.json, model_args.{name}"):
         load(put(tmp_path / "a", found.weights, found.config))
+
+
+def test_a_squashed_image_may_be_cropped() -> None:
+    crop = parse_crop({"crop_mode": "squash", "crop_pct": 0.95, "interpolation": "bicubic"})
+    assert crop == CenterCrop(fraction=0.95, filter="bicubic", aspect="squash")

@@ -105,9 +105,7 @@ def parse_crop(given: Mapping[str, Any]) -> EvalCropConfig:
         raise KeyError(mode)
     if mode == "squash" and fraction == 1:
         return Resize(filter=filter)
-    if mode == "squash":
-        raise KeyError(f"crop_mode squash with a crop_pct of {fraction:g}")
-    return CenterCrop(fraction=fraction, filter=filter)
+    return CenterCrop(fraction=fraction, filter=filter, aspect="keep" if mode == "center" else "squash")
 
 
 def config_error(ckpt: Checkpoint, message: str, code: str, field: str = "") -> WeightsError:

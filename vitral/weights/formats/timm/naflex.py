@@ -10,7 +10,7 @@ from vitral.weights.formats.timm.arguments import Arguments, PoolArguments, pool
 from vitral.weights.formats.timm.vit import TimmModel, check_embed_norm, stem_config, vit_block, vit_mlp
 
 GRID = 16  # rows and columns of the table of positions
-FILTERS: dict[str, Resampling] = {"bicubic": "bicubic_antialias"}
+FILTERS: dict[str, Resampling] = {"bicubic": "bicubic_antialias", "bilinear": "bilinear_antialias"}
 # Only for batches of images of several sizes, or for settings that choose another kind of block.
 ONLY_BATCHES = ("pos_embed_use_grid_sample", "use_key_only_attn_mask", "enable_patch_interpolator")
 

@@ -296,7 +296,7 @@ def hub_config(bundle: Bundle, written: WrittenModel) -> dict[str, Any]:
     arguments = {key: value for key, value in written.arguments.items() if key != "num_classes"}
     if preprocessing.image_size != model.image_size and architectures()[written.architecture].kind in ("vit", "eva"):
         arguments["dynamic_img_size"] = True  # else timm refuses images of any size but the table's
-    squash = not isinstance(crop, CenterCrop)
+    squash = not isinstance(crop, CenterCrop) or crop.aspect == "squash"
     return {
         "architecture": written.architecture,
         "num_classes": written.arguments["num_classes"],
