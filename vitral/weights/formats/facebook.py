@@ -243,9 +243,8 @@ class Ibot(Dino):
         return self.has_layers(ckpt) and bool(marks) and {"pos_embed", f"{QKV}.bias"} <= names
 
     def certain(self, ckpt: Checkpoint) -> bool:
-        rows = ckpt.shape("pos_embed", 3)[
-            1
-        ]  # the class token has one; in models of timm with the same names it has none
+        # The class token has a row in the table; in models of timm with the same names it has none.
+        rows = next(tensor.shape[1] for name, tensor in ckpt.tensors.items() if self.short(name) == "pos_embed")
         return any("masked_embed" in name for name in ckpt.tensors) or math.isqrt(rows) ** 2 != rows
 
 
