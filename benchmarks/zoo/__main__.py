@@ -14,6 +14,7 @@ square. Ways: `hub` is the library's folder, `arch` a bare file of timm with its
 import argparse
 import json
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +84,8 @@ def run_worker(targets: Sequence[str], ways: Sequence[str]) -> Iterator[tuple[st
             finally:
                 if child.poll() is None and sys.exc_info()[0] is not None:
                     child.terminate()
+        if child.returncode in (-signal.SIGTERM, -signal.SIGINT):
+            raise KeyboardInterrupt  # stopped from outside, which says nothing about the model
         if child.returncode:
             said.seek(0)
             yield "DIED", f"exit {child.returncode}: {said.read()[-300:].strip()}"
@@ -175,6 +178,7 @@ def try_all(targets: Sequence[str], ways: Sequence[str], file: Path | None) -> l
     """Judge every target; each record is on the disk before the next begins, so that an interruption loses none."""
     found: list[Record] = []
     about, seen = provenance(), set()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for record in run_all(targets, ways):
             found.append(record | about)

@@ -1,5 +1,6 @@
 """timm's models by name, three layers deep, in timm's hub folder and as a bare file."""
 
+import os
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from functools import partial
@@ -31,6 +32,7 @@ MOST_BYTES = 2_000_000_000  # of the weights in float64
 
 
 def load_timm() -> Any:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before the hub's package is imported, which would try again and again
     stub_torchvision()
     return import_module("timm")
 
