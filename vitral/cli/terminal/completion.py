@@ -44,7 +44,7 @@ EVALUATORS = ("accuracy", "knn", "fewshot", "linear", "resolution", "tokens")
 SPLITS = ("test", "val")
 PREDICTION_FORMATS = ("table", "json", "jsonl", "csv")
 EXPORT_FORMATS = ("onnx", "openvino", "torch")
-LIBRARIES = ("vitral", "timm", "google", "huggingface", "torchvision", "vit-pytorch")
+LIBRARIES = ("vitral", "timm", "google", "huggingface", "torchvision", "vit-pytorch", "labml")
 TASKS = ("classify", "masked_patches")
 
 
