@@ -129,7 +129,9 @@ def options() -> dict[str, Vit]:
         "learned1d-antialias": small(position=Learned1d(resampling="bicubic_antialias")),
         "learned1d-centers": small(position=Learned1d(resampling="bilinear_centers")),
         "learned1d-bilinear-antialias": small(position=Learned1d(resampling="bilinear_antialias")),
-        "learned1d-registers": small(position=Learned1d(where="layers", registers=True), tokens=Tokens(registers=2)),
+        "learned1d-registers": small(
+            position=Learned1d(where="layers", register_rows=True), tokens=Tokens(registers=2)
+        ),
         "sincos2d-no-endpoint": small(position=SinCos2d(endpoint=False)),
         "learned1d-corners": small(position=Learned1d(resampling="bicubic_corners")),
         "learned1d-offset": small(position=Learned1d(resampling="bicubic_offset")),

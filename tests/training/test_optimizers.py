@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -16,25 +17,8 @@ from vitral.models import LinearHead, PreNorm, Resnet, Tokens, Vit
 from vitral.models.block import LayerScale
 from vitral.training.optimizers import AdamW, OptimizerConfig, Sgd, set_lr, supports_fused
 
-TABLE = {"prefix.tokens", "position.table"}
-OFFSETS = {"prefix.tokens", "blocks.0.mixer.heads.relation.table", "blocks.1.mixer.heads.relation.table"}
-TOKENS, PLACES = {"prefix.tokens"}, {"position.table"}
-AXES = {"prefix.tokens", "position.x", "position.y"}
-# Every parameter of two dimensions or more that must not decay; a model that is not here has a table and a token.
-MATRICES_THAT_STAY = {
-    **dict.fromkeys(
-        ("position-none", "position-sincos1d", "position-sincos2d", "position-rope2d", "axial-rope-registers"),
-        TOKENS,
-    ),
-    **dict.fromkeys(
-        ("mixer-pooling", "mixer-identity", "no-class-token", "norm-of-the-mean", "axial-without-class"),
-        PLACES,
-    ),
-    **dict.fromkeys(("position-learned2d", "learned2d-layers", "learned2d-shared"), AXES),
-    **dict.fromkeys(("position-relative1d", "position-relative2d", "local-relative", "recompute-relative"), OFFSETS),
-    "pool-attention": {*TABLE, "pool.query"},
-    "resnet": set(),
-}
+# Parameters of two dimensions or more that must not decay: tokens, queries and positions.
+TOKENS_AND_POSITIONS = re.compile(r"prefix\.tokens|position\.(table|x|y)|pool\.query|.*\.relation\.(table|frequencies)")
 
 
 class Masked(nn.Module):
@@ -62,7 +46,8 @@ def test_kernels_decay_and_nothing_else_does(name: str) -> None:
     model = VARIANTS[name].build_empty("cpu")
     optimizer = AdamW(weight_decay=0.1).build(model)
     thin = {weight for weight, value in model.named_parameters() if value.ndim < 2}
-    assert without_decay(optimizer) == thin | MATRICES_THAT_STAY.get(name, TABLE)
+    staying = {weight for weight, _ in model.named_parameters() if TOKENS_AND_POSITIONS.fullmatch(weight)}
+    assert without_decay(optimizer) == thin | staying
     assert set(groups(optimizer, "weight_decay").values()) == {0.0, 0.1}
 
 

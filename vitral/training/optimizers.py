@@ -109,7 +109,7 @@ def layer_lr_scales(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     layers = [first, *encoder.blocks]
     return {
         weight: layer_decay ** (len(layers) - layer)
-        for layer, part in enumerate(layers)
+        for layer, part in reversed(list(enumerate(layers)))  # a weight that layers share belongs to the first
         for weight in part.parameters()
     }
 

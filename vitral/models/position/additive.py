@@ -64,17 +64,17 @@ class Learned1d(BasePosition):
     kind: Literal["learned1d"] = "learned1d"
     where: Where = "stem"
     cls: bool = True  # big_vision has none for the class token
-    registers: bool = False  # rows for the registers, as for the detection tokens of YOLOS (arXiv 2106.00666)
+    register_rows: bool = False  # for the registers, as for the detection tokens of YOLOS (arXiv 2106.00666)
     resampling: Resampling = "bilinear"
 
     def prefix_rows(self, layout: Layout) -> int:
         """The rows before those of the patches."""
-        return self.cls * layout.cls + self.registers * layout.registers
+        return self.cls * layout.cls + self.register_rows * layout.registers
 
     def build(self, context: BuildContext) -> Position:
-        if self.registers and not self.cls and context.layout.cls:
+        if self.register_rows and not self.cls and context.layout.cls:
             message, hint = "registers with positions need a class token with one", "set position.cls=true"
-            raise ConfigError(message, code="config.conflict", where="position.registers", hint=hint)
+            raise ConfigError(message, code="config.conflict", where="position.register_rows", hint=hint)
         return LearnedPosition1d(self, context)
 
 

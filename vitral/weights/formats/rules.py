@@ -169,7 +169,7 @@ def position_rules(model: Vit, tokens: Sequence[str], table: str, register_rows:
     """
     layout, learned = model.layout(model.image_size), learned_table(model.position)
     cls, registers = layout.cls, layout.registers
-    if learned is None or learned.registers or not (learned.cls and registers and register_rows):
+    if learned is None or learned.register_rows or not (learned.cls and registers and register_rows):
         return [*token_rules(model, tokens), *([same(TABLE, table)] if learned else [])]
     counts = [count for count in (cls, registers) if count]
     names = tokens[:2] if cls else tokens[1:2]

@@ -104,7 +104,7 @@ def test_a_key_bias_has_no_counterpart_in_beit(tmp_path: Path) -> None:
 def test_detection_tokens_are_registers_with_positions_before_every_layer(tmp_path: Path) -> None:
     model = vit(vitral.load(folder(tmp_path, "hf_yolos")))
     assert model.tokens.registers == 2
-    assert model.position == Learned1d(where="layers", registers=True, resampling="bicubic")
+    assert model.position == Learned1d(where="layers", register_rows=True, resampling="bicubic")
 
 
 def test_the_pooler_of_dpt_has_the_activation_of_its_config(tmp_path: Path) -> None:

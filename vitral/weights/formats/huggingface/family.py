@@ -50,7 +50,7 @@ MASK_TOKEN = (r"embeddings\.mask_token", "replaces masked patches, in pre-traini
 VIT = PLAIN | {
     "tokens.cls": (True,),
     "position.cls": (True,),
-    "position.registers": (False,),
+    "position.register_rows": (False,),
     "norm.kind": ("layer_norm",),
     "mixer.scale": ("1/sqrt(d)",),
     "mixer.output_norm": (False,),

@@ -150,14 +150,14 @@ class HfDeit(HfVit):
     }
     processor = "DeiT"
     assumed_images = (CenterCrop(fraction=0.875, filter="bicubic", aspect="squash", rounding="down"), IMAGENET)
-    supported = VIT | {"tokens.registers": (1,), "position.registers": (True, False)}
+    supported = VIT | {"tokens.registers": (1,), "position.register_rows": (True, False)}
     pools_and_heads = HfVit.pools_and_heads | {("distilled", "distilled"), ("distilled", "linear")}
 
     def matches_names(self, names: set[str]) -> bool:
         return names >= PARTS | {DISTILLATION_TOKEN}
 
     def position(self, fields: Fields) -> PositionConfig:
-        return Learned1d(registers=True, resampling=self.resampling)
+        return Learned1d(register_rows=True, resampling=self.resampling)
 
     def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
         return DistilledPool() if f"{TEACHER[1]}.weight" in found.tensors else ClassPool()
@@ -243,7 +243,7 @@ class HfYolos(HfVit):
     )
     supported = VIT | {
         "tokens.registers": ANY_NUMBER[1:],
-        "position.registers": (True,),
+        "position.register_rows": (True,),
         "position.where": ("stem", "layers"),
     }
     resizes = False
@@ -259,7 +259,7 @@ class HfYolos(HfVit):
 
     def position(self, fields: Fields) -> PositionConfig:
         where: Any = "layers" if fields.flag("use_mid_position_embeddings", True) else "stem"
-        return Learned1d(where=where, registers=True, resampling=self.resampling)
+        return Learned1d(where=where, register_rows=True, resampling=self.resampling)
 
     def special_rules(self, model: Vit) -> list[Rule]:
         """In theirs, the patches come before the detection tokens, and the tables of later layers are apart."""
