@@ -161,7 +161,11 @@ DIFFERENT: dict[str, tuple[Vit | Resnet, str, tuple[object, ...]]] = {
         MISMATCH,
         ("width", 64, 32, "stem.project.weight", "(32, 192)", "(64, 192)"),
     ),
-    "patch": (small(stem=Patches(patch=Size(4, 4))), MISMATCH, ("stem.project.weight", "(32, 192)", "(32, 48)")),
+    "patch": (
+        small(stem=Patches(patch=Size(4, 4), norm="both")),
+        MISMATCH,
+        ("stem.patch", "[4, 4]", "[8, 8]", "stem.norm"),
+    ),
     "another model": (Resnet(layers=(1, 1), root=32, image_size=Size(32, 48)), MISMATCH, ("kind", "resnet", "vit")),
 }
 

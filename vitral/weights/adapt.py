@@ -1,12 +1,14 @@
-"""Adapt weights to another head, image size, number of channels, or to a subset of the layers.
+"""Adapt weights to another head, image size, patch size, number of channels, or to a subset of the layers.
 
-D width, C channels, P x Q pixels a patch.
+D width, C channels, P x Q pixels a patch, p x q pixels a patch before.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitral.core.config import Size, override
@@ -14,7 +16,7 @@ from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Model, find_mismatches, raise_mismatches
-from vitral.models.embed import Patches
+from vitral.models.embed import Patches, kernel_to_linear, linear_to_kernel
 from vitral.models.head import Classifier, HeadConfig, NoHead
 from vitral.models.init import Original
 from vitral.models.pool import AttentionPool
@@ -88,8 +90,38 @@ def adapt_kernel(kernel: Tensor, channels: int) -> Tensor:
     return kernel[:, [channel % before for channel in range(channels)]] * (before / channels)
 
 
-CONFIG_HINT = "use the architecture of the weights; only head, image_size, channels and a smaller depth may differ"
-ADAPTABLE = ("image_size", "channels")
+def resize_patches(kernel: Tensor, patch: Size) -> Tensor:
+    """The kernel (D, C, p, q) for patches of another size, by the pseudo-inverse (FlexiViT, arXiv 2212.08013).
+
+    With R the bilinear resize of a patch, w becomes pinv(R') w: the weights whose products with resized patches are
+    nearest to those of w with the patches, in the mean of squares over white noise. They are equal where no side gets
+    smaller. The resize is that of FlexiViT's code: pixels have their centers at one half, and no antialias.
+    """
+    if tuple(kernel.shape[2:]) == tuple(patch):
+        return kernel
+    rows, columns = (
+        torch.linalg.pinv(_resize_matrix(old, new).mT) for old, new in zip(kernel.shape[2:], patch, strict=True)
+    )  # (P, p) and (Q, q): R is their Kronecker product, and so is its inverse
+    return (rows @ kernel.double() @ columns.mT).to(kernel.dtype)  # (D, C, P, Q)
+
+
+def _resize_matrix(old: int, new: int) -> Tensor:
+    """The linear resize of one side: each unit vector of the old length, resized."""
+    units = torch.eye(old, dtype=torch.float64)
+    return F.interpolate(units[None], size=new, mode="linear", align_corners=False)[0].mT  # (new, old)
+
+
+def patches_can_be_resized(model: Vit | Resnet) -> bool:
+    """Whether the first layer is linear in the pixels of a patch."""
+    return isinstance(model, Vit) and isinstance(model.stem, Patches) and model.stem.norm != "both"
+
+
+CONFIG_HINT = (
+    "use the architecture of the weights; only head, image_size, channels, the size of plain patches "
+    "and a smaller depth may differ"
+)
+# Options of a model, and what `adapt` calls them.
+ADAPTABLE = {"image_size": "image_size", "channels": "channels", "patch": "patch", "stem.patch": "patch"}
 # Fields that do not affect what the weights compute, or that a new run chooses.
 FREE_FIELDS = (
     "image_size",
@@ -119,14 +151,16 @@ def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
     """Initialize a new model from pretrained weights; returns messages about what was adapted.
 
     The head starts at zero (section 3.2 of the paper), positions are resampled to the new grid, the first layer is
-    summed or repeated for other channels, and the first layers of a deeper source are taken. The pool and head of a
-    masked-patches source were not trained and stay as built. Any other difference raises WeightsError.
+    summed or repeated for other channels and resized for other patches, and the first layers of a deeper source are
+    taken. The pool and head of a masked-patches source were not trained and stay as built. Any other difference raises
+    WeightsError.
     """
     new, old = model.config, source.bundle.model
     fresh = ("head.", "pool.") if source.bundle.task == "masked_patches" else ("head.",)
     own = model.state_dict()
     weights = {name: tensor for name, tensor in source.model.state_dict().items() if not name.startswith(fresh)}
-    faults = config_differences(old, new, fresh)
+    patch = ("stem.patch.",) if patches_can_be_resized(old) and patches_can_be_resized(new) else ()
+    faults = config_differences(old, new, fresh + patch)
     weights = weights if faults else _adapt_tensors(weights, old, new)
     resampled = {} if faults else _resample_positions(model, weights, old)
     weights = weights | resampled | {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
@@ -150,14 +184,16 @@ def adapt(
     *,
     image_size: SizeLike | None = None,
     channels: int | None = None,
+    patch: SizeLike | None = None,
     layers: Sequence[int] = (),
     classes: Sequence[str] = (),
 ) -> AdaptedModel:
     """A model for other images, or with some of its layers: `adapt(loaded, image_size=384, layers=(0, 2, 4))`.
 
-    The head is kept; with class names, a new one starts at zero.
+    The head is kept; with class names, a new one starts at zero. Another patch size keeps the image size, so that the
+    number of patches changes.
     """
-    given = {"image_size": image_size, "channels": channels}
+    given = {"image_size": image_size, "channels": channels, "stem.patch": patch}
     settings = {name: value for name, value in given.items() if value is not None}
     bundle, messages = source.bundle, list[str]()
     old, weights = bundle.model, dict(source.model.state_dict())
@@ -168,6 +204,9 @@ def adapt(
         weights = select_layers(weights, old, layers)
         messages.append(f"layers {', '.join(map(str, layers))} of {old.depth} kept")
         old = old.model_copy(update={"depth": len(layers)})
+    if patch is not None and not patches_can_be_resized(old):
+        message = "only patches of pixels without a norm before the patch embedding can be resized"
+        raise ConfigError(message, code="config.unsupported", where="patch", hint="omit it")
     new = override(old, settings)
     model = new.build_empty()
     weights = _adapt_tensors(weights, old, new)
@@ -175,6 +214,7 @@ def adapt(
     model.load_weights(weights | resampled)
     # DINOv2 is used with smaller images than its positions were trained for: that size stays.
     image = new.image_size if new.image_size != old.image_size else bundle.preprocessing.image_size
+    new.layout(image)  # raises ConfigError for a size that the new patches do not divide
     preprocessing = adapt_preprocessing(bundle.preprocessing, image, new.channels)
     model.activation = bundle.activation
     loaded = LoadedModel(model.eval(), bundle.model_copy(update={"model": new, "preprocessing": preprocessing}))
@@ -229,10 +269,24 @@ def config_changes(before: Vit | Resnet, after: Vit | Resnet, training: bool = F
 
 
 def _adapt_tensors(weights: dict[str, Tensor], old: Vit | Resnet, new: Vit | Resnet) -> dict[str, Tensor]:
-    """The weights for fewer layers and another number of channels."""
+    """The weights for fewer layers, another number of channels and another patch size."""
     if isinstance(old, Vit) and isinstance(new, Vit) and new.depth < old.depth:
         weights = select_layers(weights, old, range(new.depth))
-    return weights if new.channels == old.channels else weights | adapt_channels(weights, old, new.channels)
+    if new.channels != old.channels:
+        weights = weights | adapt_channels(weights, old, new.channels)
+    if resized := _resized_patch(old, new):
+        name, (before, after) = "stem.project.weight", resized
+        weights = weights | {name: kernel_to_linear(resize_patches(linear_to_kernel(weights[name], before), after))}
+    return weights
+
+
+def _resized_patch(old: Vit | Resnet, new: Vit | Resnet) -> tuple[Size, Size] | None:
+    """The patch sizes of two models, if they differ."""
+    if isinstance(old, Resnet) or isinstance(new, Resnet):
+        return None
+    if not isinstance(old.stem, Patches) or not isinstance(new.stem, Patches) or old.stem.patch == new.stem.patch:
+        return None
+    return old.stem.patch, new.stem.patch
 
 
 def _leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -272,6 +326,8 @@ def _image_messages(old: Vit | Resnet, new: Vit | Resnet, resampled: bool) -> It
     if new.channels != old.channels:
         how = "summed" if new.channels == 1 else f"repeated and scaled by {old.channels / new.channels:.3g}"
         yield f"the stem's weights for {old.channels} channels {how} for {new.channels}"
+    if resized := _resized_patch(old, new):
+        yield f"patches of {resized[0]} resized to {resized[1]} by the pseudo-inverse"
     if resampled:
         before, after = old.layout(old.image_size).grid, new.layout(new.image_size).grid
         yield f"positions resampled from {before} to {after}"

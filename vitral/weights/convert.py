@@ -85,6 +85,7 @@ class Adaptation(TypedDict, total=False):
     layers: Sequence[int]
     image_size: SizeLike | None
     channels: int | None
+    patch: SizeLike | None
 
 
 class ConvertOptions(LoadOptions, Adaptation, total=False):

@@ -49,7 +49,7 @@ def _pretrained(model: ModelLike, weights: str, changes: Mapping[str, Any]) -> M
             where=weights,
             hint="name the model of the weights, or other weights",
         )
-    fitted = adapt(source, **{name: changes[name] for name in ADAPTABLE if name in changes})
+    fitted = adapt(source, **{name: changes[path] for path, name in ADAPTABLE.items() if path in changes})
     if {"num_classes", "head", "head.num_classes"} & changes.keys():
         new = override(old, {"head": "linear"} | dict(changes)).build()
         messages = (*messages, *load_pretrained(new, source))
