@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.weights.bundle import Bundle as Bundle
     from vitral.weights.convert import convert as convert
     from vitral.weights.create import create_model as create_model
+    from vitral.weights.hub import push_to_hub as push_to_hub
     from vitral.weights.load import load as load
     from vitral.weights.pretrained import list_pretrained as list_pretrained
     from vitral.weights.save import save as save

@@ -2,10 +2,13 @@
 
 Only names that begin with `hf:` and those in the table of `pretrained.py` are downloaded, so a misspelled path never
 reaches the network. Only safetensors, npz and JSON files are downloaded, never a pickle.
+`push_to_hub` uploads a folder.
 """
 
+import logging
 import os
 import re
+import shlex
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +16,14 @@ from typing import Any, NamedTuple
 from vitral.core.errors import ConfigError, WeightsError, did_you_mean
 from vitral.weights.pretrained import PRETRAINED, published_weights
 
+log = logging.getLogger("vitral")
 PREFIX = "hf:"
 FILE_PATTERNS = ["*.safetensors", "*.npz", "*.json"]
 SECOND_COPIES = ["open_clip_*"]  # of the weights, in the names of another library
 PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME = re.compile(rf"(?P<id>{PART}/{PART})(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]*))?")
-MISSING_PACKAGE = "loading from the hub needs more packages: pip install 'vitral[hub]'"
+MISSING_PACKAGE = "the hub needs more packages: pip install 'vitral[hub]'"
+WEIGHT_FILES = (".safetensors", ".npz")
 
 
 class FetchedWeights(NamedTuple):
@@ -86,19 +91,62 @@ def pinned_name(where: str) -> str:
     return f"{PREFIX}{match['id']}@{fetch_weights(where, offline=False).path.name}"
 
 
-def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str:
+def push_to_hub(folder: str | Path, name: str, *, private: bool = False) -> str:
+    """Upload a folder of weights to the hub, and return its address: `push_to_hub("photos-hf", "owner/name")`.
+
+    The repository is created if it does not exist; an existing one keeps its visibility. Files of the same name are
+    replaced, others stay. The folder itself is not changed.
+    """
+    repo_id, api = check_push(name)
+    path = Path(folder).expanduser()
+    if not path.is_dir() or not any(file.suffix in WEIGHT_FILES for file in path.iterdir()):
+        message, hint = "expected a folder with weights", "give a bundle such as RUN/best, or what vitral convert wrote"
+        raise WeightsError(message, code="weights.not_found", where=path, hint=hint)
     try:
-        hub: Any = import_module("huggingface_hub")
+        address = str(api.create_repo(repo_id, private=private, exist_ok=True))
+        api.upload_folder(repo_id=repo_id, folder_path=str(path), commit_message=f"Upload {path.resolve().name}")
+    except Exception as error:  # the library and its dependencies raise many kinds of errors
+        again = shlex.join(["hf", "upload", repo_id, str(path), *(["--private"] if private else [])])
+        message = f"upload to the hub failed: {_first_line(error)}"
+        hint = f"the folder is complete; log in with hf auth login and check the network, then: {again}"
+        raise WeightsError(message, code="weights.upload_failed", where=f"{PREFIX}{repo_id}", hint=hint) from None
+    log.info(f"uploaded {path} to {address}")
+    return address
+
+
+def check_push(name: str) -> tuple[str, Any]:
+    """The repository `owner/name` and the hub's client; rejects what an upload cannot do before anything is written."""
+    match = NAME.fullmatch(name.removeprefix(PREFIX))
+    if match is None or match["revision"] or ".." in name:
+        message = "expected a repository of the hub such as owner/name or hf:owner/name"
+        raise ConfigError(message, code="config.invalid_name", where=name)
+    if os.environ.get("HF_HUB_OFFLINE"):
+        message, hint = "an upload needs the network, and offline is on", "omit --offline, and unset HF_HUB_OFFLINE"
+        raise ConfigError(message, code="config.conflict", where=name, hint=hint)
+    return match["id"], _import_hub().HfApi()
+
+
+def _import_hub() -> Any:
+    try:
+        return import_module("huggingface_hub")
     except ImportError:
         raise ConfigError(MISSING_PACKAGE, code="config.missing_package") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str:
+    hub = _import_hub()
     patterns = {"allow_patterns": FILE_PATTERNS, "ignore_patterns": SECOND_COPIES}
     options = {"revision": revision, "local_files_only": offline, **patterns}
     try:
         return str(hub.snapshot_download(name, **options))
     except Exception as error:  # the library and its dependencies raise many kinds of errors
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         code, hint = _advice(hub, error, offline)
-        raise WeightsError(f"download from the hub failed: {reason}", code=code, where=where, hint=hint) from None
+        message = f"download from the hub failed: {_first_line(error)}"
+        raise WeightsError(message, code=code, where=where, hint=hint) from None
 
 
 def _advice(hub: Any, error: Exception, offline: bool) -> tuple[str, str]:
