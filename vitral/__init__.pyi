@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.runs.callbacks.events import Started as Started
     from vitral.runs.evaluate import evaluate as evaluate
     from vitral.runs.export import export as export
+    from vitral.runs.merge import merge as merge
     from vitral.runs.options import TrainOptions as TrainOptions
     from vitral.runs.preflight import check as check
     from vitral.runs.train import Run as Run

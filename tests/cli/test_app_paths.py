@@ -19,6 +19,7 @@ COMMANDS = [
     "explain bundle nowhere",
     "describe nowhere.safetensors",
     "convert nowhere out",
+    "merge bundle nowhere out",
     "export nowhere",
     "train nowhere",
     "train --resume nowhere",

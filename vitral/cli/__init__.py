@@ -3,9 +3,23 @@
 Data goes to stdout, messages to stderr. Importing this package does not import torch.
 """
 
-from vitral.cli import bench, check, convert, demo, describe, evaluate, explain, export, models, pack, predict, train
+from vitral.cli import (
+    bench,
+    check,
+    convert,
+    demo,
+    describe,
+    evaluate,
+    explain,
+    export,
+    merge,
+    models,
+    pack,
+    predict,
+    train,
+)
 from vitral.cli.app import app, main
 
-VERBS = (bench, check, convert, demo, describe, evaluate, explain, export, models, pack, predict, train)
+VERBS = (bench, check, convert, demo, describe, evaluate, explain, export, merge, models, pack, predict, train)
 
 __all__ = ["VERBS", "app", "main"]

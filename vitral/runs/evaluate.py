@@ -137,7 +137,7 @@ def evaluate(
         classes=len(samples.classes),
         seed=options.seed,
         results=run_evaluators(evaluators, subject),
-        notes=(*samples.notes, *_notes(model, samples, loaded.bundle)),
+        notes=(*samples.notes, *data_notes(model, samples, loaded.bundle)),
     )
 
 
@@ -177,7 +177,7 @@ def choose_split(samples: Samples, name: str) -> Split:
     return split
 
 
-def _notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle) -> Iterator[str]:
+def data_notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle) -> Iterator[str]:
     """Remarks on the classes and the split of the data, for a classifier."""
     if bundle.task != "classify":
         return
