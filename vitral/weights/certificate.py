@@ -127,9 +127,14 @@ def read_certificate(path: str | Path) -> Certificate:
 
 
 def output_difference(one: ModelOutputs, other: ModelOutputs) -> Difference:
-    """The largest differences between two outputs; WeightsError where they cannot be compared."""
+    """The largest differences between two outputs; WeightsError where they cannot be compared.
+
+    Tokens are compared by that definition of the other model which is nearest: a pool that normalizes the mean has the
+    last norm in some libraries, and comes after it in others.
+    """
     differences, ratios = list[float](), list[float]()
-    pairs = [(one.tokens, other.tokens)]
+    near = [each for each in (other.tokens, *other.others) if each.shape == one.tokens.shape]
+    pairs = [(one.tokens, min(near, key=lambda each: float((one.tokens - each).abs().max()), default=other.tokens))]
     if one.logits is not None and other.logits is not None:
         pairs.append((one.logits, other.logits))
     for ours, theirs in pairs:

@@ -124,4 +124,4 @@ def probe_images(bundle: Bundle, size: Size) -> Tensor:
 def model_outputs(model: Model, images: Tensor) -> ModelOutputs:
     """Our outputs."""
     tokens = torch.cat(model.forward_features(images)[:3], dim=1)
-    return ModelOutputs(tokens, model(images) if model.config.head.kind != "none" else None)
+    return ModelOutputs(tokens, model(images))

@@ -27,7 +27,8 @@ class ModelOutputs(NamedTuple):
     """The outputs of a model for some images."""
 
     tokens: Tensor  # (B, L, D), after the last norm, in our order
-    logits: Tensor | None  # (B, K), of a model with a head
+    logits: Tensor | None  # (B, K): logits, or the vector that a model without a head makes of an image
+    others: tuple[Tensor, ...] = ()  # tokens by other definitions, such as before the last norm
 
 
 class OracleRequest(NamedTuple):
@@ -74,10 +75,10 @@ def run_oracle(request: OracleRequest, images: Sequence[Tensor]) -> OracleAnswer
 
 
 def _outputs(found: Mapping[str, Tensor]) -> Iterator[tuple[int, ModelOutputs]]:
-    for name, tokens in found.items():
-        index, _, kind = name.partition(".")
-        if kind == "tokens":
-            yield int(index), ModelOutputs(tokens.clone(), found.get(f"{index}.logits"))
+    for index in sorted({name.partition(".")[0] for name in found}):
+        names = [f"{index}.tokens.{which}" for which in range(len(found))]
+        tokens = [found[name] for name in names if name in found]
+        yield int(index), ModelOutputs(tokens[0], found.get(f"{index}.logits"), tuple(tokens[1:]))
 
 
 def _last_line(text: bytes) -> str:

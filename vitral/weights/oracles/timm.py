@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from vitral.weights.oracles.torchvision_stub import import_beside_torchvision
-from vitral.weights.oracles.worker import Runner, answer
+from vitral.weights.oracles.worker import Answer, Runner, answer
 
 
 def load_library() -> Any:
@@ -25,9 +25,17 @@ def open_model(timm: Any, request: Mapping[str, Any]) -> Runner:
         model.load_state_dict(import_module("safetensors.torch").load_file(request["file"]), strict=True)
     model.eval()
 
-    def run(images: Any) -> dict[str, Any]:
+    kept: list[Any] = []
+    if hasattr(model, "norm"):
+        model.norm.register_forward_hook(lambda _part, given, _found: kept.append(given[0]))
+
+    def run(images: Any) -> Answer:
+        kept.clear()
         tokens = model.forward_features(images)
-        return {"tokens": tokens, "logits": model.forward_head(tokens) if model.num_classes else None}
+        before = [each for each in kept if each.shape == tokens.shape]
+        after = [model.fc_norm(tokens)] if hasattr(model, "fc_norm") else []  # a pool may have the last norm
+        logits = model.forward_head(tokens)
+        return Answer([tokens, *before, *after], logits if logits.ndim == 2 else None)
 
     return run
 

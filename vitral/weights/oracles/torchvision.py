@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from vitral.weights.oracles.torchvision_stub import import_torchvision
-from vitral.weights.oracles.worker import Runner, answer
+from vitral.weights.oracles.worker import Answer, Runner, answer
 
 
 def load_library() -> Any:
@@ -24,9 +24,9 @@ def open_model(code: Any, request: Mapping[str, Any]) -> Runner:
     tokens: list[Any] = []
     model.encoder.register_forward_hook(lambda _part, _given, found: tokens.append(found))
 
-    def run(images: Any) -> dict[str, Any]:
+    def run(images: Any) -> Answer:
         logits = model(images)
-        return {"tokens": tokens.pop(), "logits": logits}
+        return Answer([tokens.pop()], logits)
 
     return run
 

@@ -2,34 +2,18 @@
 
     python -m vitral.weights.oracles.transformers FOLDER
 
-The class is the one that config.json names, or the tower for images of a model with several towers.
+The class is the one that config.json names. Where it wants texts too, only its side for images is run.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from vitral.weights.oracles.worker import Runner, answer
+from vitral.weights.oracles.worker import Answer, Runner, answer
 
-CLASSIFIERS = ("ForImageClassification", "ForImageClassificationWithTeacher")
-# The class of the tower for images, by model_type; others are opened as AutoModel does.
-TOWERS = {
-    "clip": "CLIPVisionModel",
-    "clip_vision_model": "CLIPVisionModel",
-    "metaclip_2": "MetaClip2VisionModel",
-    "metaclip_2_vision_model": "MetaClip2VisionModel",
-    "siglip": "SiglipVisionModel",
-    "siglip_vision_model": "SiglipVisionModel",
-    "siglip2": "Siglip2VisionModel",
-    "siglip2_vision_model": "Siglip2VisionModel",
-    "aimv2": "Aimv2VisionModel",
-    "aimv2_vision_model": "Aimv2VisionModel",
-}
-PROJECTED = ("CLIPModel", "CLIPVisionModelWithProjection", "MetaClip2Model", "MetaClip2VisionModelWithProjection")
-NORM_AFTER_POOL = ("CLIP", "MetaClip2")  # beginnings of classes whose last norm sees the pooled token alone
-OPTIONS: dict[str, dict[str, Any]] = {"vit": {"add_pooling_layer": False}, "vit_mae": {"mask_ratio": 0.0}}
-OPTIONAL = ("pooler.",)  # tensors that a file may lack, since no head reads them
+POOLER = "pooler."  # tensors that a file may lack, since no head reads them
+NORMS = ("layernorm", "post_layernorm", "norm", "pooler.layernorm", "rms_norm", "layer_norm")  # the last one of a tower
 
 
 def load_library() -> Any:
@@ -41,74 +25,84 @@ def load_library() -> Any:
 
 def open_model(transformers: Any, request: Mapping[str, Any]) -> Runner:
     """The model of the folder; a tensor that would be newly initialized is an error."""
-    folder = request["folder"]
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(request["folder"])
     name = next(iter(config.architectures or ()), "")
-    if name.endswith(CLASSIFIERS):
-        model = load(getattr(transformers, name), folder, {})
-        return runner(model, lambda found, _tokens: found.logits)
-    if name in PROJECTED:
-        model = load(getattr(transformers, name), folder, {})
-        return runner(model, lambda _found, tower: model.visual_projection(tower.pooler_output))
-    if config.model_type in TOWERS:
-        return runner(load(getattr(transformers, TOWERS[config.model_type]), folder, {}), lambda *_: None)
-    return runner(load(transformers.AutoModel, folder, OPTIONS.get(config.model_type, {})), lambda *_: None)
-
-
-def load(kind: Any, folder: str, options: Mapping[str, Any]) -> Any:
-    """The model of a class with every tensor of the file."""
-    model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
-    if missing := [name for name in info["missing_keys"] if not any(part in name for part in OPTIONAL)]:
-        raise ValueError(f"{model.__class__.__name__} would initialize {missing[0]} anew")
-    return model.eval()
+    kind = getattr(transformers, name, transformers.AutoModel)
+    model, info = kind.from_pretrained(request["folder"], output_loading_info=True)
+    missing = [name for name in info["missing_keys"] if POOLER not in name]
+    if missing:
+        raise ValueError(f"{type(model).__name__} would initialize {missing[0]} anew")
+    if info["missing_keys"]:  # the pooler alone
+        model = kind.from_pretrained(request["folder"], add_pooling_layer=False)
+    return runner(model.eval())
 
 
 def tower_of(model: Any) -> Any:
     """The part of a model that gives the tokens; the model itself if it is a tower."""
-    if model.__class__.__name__.endswith(CLASSIFIERS) or hasattr(model, "visual_projection"):
-        return getattr(model, "vision_model", model.base_model)
-    return model
+    if hasattr(model, "vision_model"):
+        return model.vision_model
+    plain = type(model).__name__.endswith(("Model", "Backbone"))  # a base_model may be its layers alone
+    return model if plain else model.base_model
 
 
-def runner(model: Any, head: Callable[[Any, Any], Any]) -> Runner:
-    """The model's outputs, with the tokens of its tower after the last norm, in our order."""
-    tower, kept = tower_of(model), list[Any]()
-    tower.register_forward_hook(lambda _part, _given, found: kept.append(found))
+def runner(model: Any) -> Runner:
+    """The model's tokens, in our order, and its logits or the vector that it makes of an image."""
+    tower, kept = tower_of(model), dict[str, Any]()
     config = getattr(model.config, "vision_config", model.config)
-    whole = "input_ids" in inspect.signature(model.forward).parameters  # it wants text, too
-    called = tower if whole else model
-    accepted = inspect.signature(called.forward).parameters
-    last_norm = next((part for name, part in model.named_modules() if name.endswith("post_layernorm")), None)
-    unnormed = last_norm is not None and model.__class__.__name__.startswith(NORM_AFTER_POOL)
+    norms = {name: part for name in NORMS if (part := find_part(tower, name)) is not None}
+    tower.register_forward_hook(lambda _part, _given, found: kept.update(output=found))
+    for name, part in norms.items():
+        part.register_forward_pre_hook(lambda _part, given, name=name: kept.update({name: given[0]}))
+    texts = "input_ids" in inspect.signature(model.forward).parameters
+    call = model.get_image_features if texts else model
 
-    def run(images: Any) -> dict[str, Any]:
+    def run(images: Any) -> Answer:
         kept.clear()
-        found = called(**inputs(images, config, accepted))
-        tokens = kept[-1].last_hidden_state
-        tokens = last_norm(tokens) if unnormed and last_norm is not None else tokens
-        return {"tokens": reorder(tokens, config), "logits": head(found, kept[-1])}
+        found = call(**inputs(images, config, tower if texts else model))
+        last = getattr(kept.get("output", found), "last_hidden_state", None)
+        if last is None:  # a backbone, which makes maps of the tokens
+            last = next(kept[name] for name in norms if name in kept)
+        before = [kept[name] for name in norms if name in kept and kept[name].shape == last.shape]
+        tokens = [last, *before, *(part(last) for part in norms.values())]
+        return Answer([reorder(each, config) for each in tokens], pooled(found))
 
     return run
 
 
-def inputs(images: Any, config: Any, accepted: Mapping[str, Any]) -> dict[str, Any]:
+def find_part(model: Any, path: str) -> Any:
+    """A part of a model by its path, or nothing."""
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        return None
+
+
+def pooled(found: Any) -> Any:
+    """Logits, or the embedding of an image, or what the pooler gives, (B, K); nothing where there is none."""
+    given = [getattr(found, name, None) for name in ("logits", "image_embeds", "pooler_output")]
+    given = [found] if hasattr(found, "ndim") else given
+    return next((each for each in given if each is not None and each.ndim == 2), None)
+
+
+def inputs(images: Any, config: Any, model: Any) -> dict[str, Any]:
     """The keywords of a call with these images, (B, C, H, W)."""
+    torch, accepted = import_module("torch"), inspect.signature(model.forward).parameters
     size = getattr(config, "image_size", None)
     own = (size, size) if isinstance(size, int) else tuple(size or ())
     found: dict[str, Any] = {"pixel_values": images}
-    if "interpolate_pos_encoding" in accepted and tuple(images.shape[2:]) != own:
+    passes_on = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in accepted.values())
+    if ("interpolate_pos_encoding" in accepted or passes_on) and tuple(images.shape[2:]) != own:
         found["interpolate_pos_encoding"] = True
-    if "noise" in accepted:  # ViT-MAE shuffles the patches by the order of this noise
-        torch = import_module("torch")
+    if "noise" in accepted:  # ViT-MAE drops patches, and shuffles the others by the order of this noise
+        model.config.mask_ratio = 0.0
         patches = images.shape[2] * images.shape[3] // config.patch_size**2
         found["noise"] = torch.arange(patches).expand(len(images), -1)
     if "spatial_shapes" in accepted:  # SigLIP 2 takes the pixels of each patch, its channels last
-        torch, side = import_module("torch"), config.patch_size
-        grid = images.shape[2] // side, images.shape[3] // side
+        side = config.patch_size
         cut = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # (B, C, rows, P, columns, P)
-        found["pixel_values"] = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, N, P P C)
-        found["spatial_shapes"] = torch.tensor([grid] * len(images))
-        found["pixel_attention_mask"] = torch.ones(len(images), grid[0] * grid[1], dtype=torch.long)
+        found = {"pixel_values": cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)}  # (B, N, P P C)
+        found["spatial_shapes"] = torch.tensor([[images.shape[2] // side, images.shape[3] // side]] * len(images))
+        found["pixel_attention_mask"] = torch.ones(found["pixel_values"].shape[:2], dtype=torch.long)
     return found
 
 

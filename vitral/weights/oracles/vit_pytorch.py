@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from vitral.weights.oracles.torchvision_stub import import_beside_torchvision
-from vitral.weights.oracles.worker import Runner, answer
+from vitral.weights.oracles.worker import Answer, Runner, answer
 
 
 def load_library() -> Any:
@@ -25,11 +25,11 @@ def open_model(_library: Any, request: Mapping[str, Any]) -> Runner:
     tokens: list[Any] = []
     model.transformer.register_forward_hook(lambda _part, _given, found: tokens.append(found))
 
-    def run(images: Any) -> dict[str, Any]:
+    def run(images: Any) -> Answer:
         logits, found = model(images), tokens.pop()
         registers = len(getattr(model, "register_tokens", ()))  # which come last there, and first here
         found = found.roll(registers, dims=1)
-        return {"tokens": found, "logits": logits if request["arguments"]["num_classes"] else None}
+        return Answer([found], logits if request["arguments"]["num_classes"] else None)
 
     return run
 

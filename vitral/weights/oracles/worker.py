@@ -5,13 +5,22 @@ Only the standard library is imported before the library itself, so a missing on
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-# A model of a library: images (B, C, H, W) to its tokens and, of a model with a head, its logits.
-Runner = Callable[[Any], Mapping[str, Any]]
+
+class Answer(NamedTuple):
+    """What a library says of some images."""
+
+    tokens: Sequence[
+        Any
+    ]  # (B, L, D) by every definition that it has: as it returns them, before the last norm, after it
+    logits: Any  # (B, K): logits, or the vector that it makes of an image; None where there is neither
+
+
+Runner = Callable[[Any], Answer]  # images (B, C, H, W) to the answer
 
 
 def answer(
@@ -41,12 +50,15 @@ def _run(run: Runner, folder: Path) -> str:
     for index, images in load_file(folder / "images.safetensors").items():
         try:
             with torch.no_grad():
-                answers = run(images)
+                found = run(images)
         except Exception as error:  # images of a size that the library does not take
             reason = first_line(error)
             continue
-        outputs |= {f"{index}.{name}": each.float().contiguous() for name, each in answers.items() if each is not None}
-    save_file(outputs, folder / "outputs.safetensors")
+        outputs |= {f"{index}.tokens.{which}": each for which, each in enumerate(found.tokens)}
+        outputs |= {f"{index}.logits": found.logits} if found.logits is not None else {}
+    save_file(
+        {name: each.float().contiguous().clone() for name, each in outputs.items()}, folder / "outputs.safetensors"
+    )
     return "" if outputs else reason
 
 

@@ -82,7 +82,6 @@ class HfAimv2(Family):
     }
     pools_and_heads = frozenset({("attention", "none"), ("mean", "none")})
     squares = True
-    resizes = False
     dropout, attention_dropout = "", "attention_dropout"
 
     def matches_names(self, names: set[str]) -> bool:

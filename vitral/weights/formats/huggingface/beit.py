@@ -16,7 +16,7 @@ from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.norm import LayerNorm, NormConfig, RmsNorm
-from vitral.models.pool import ClassPool, MeanPool, NormedPool, PoolConfig
+from vitral.models.pool import ClassPool, MeanPool, PoolConfig
 from vitral.models.position import (
     BasePosition,
     Combined,
@@ -81,7 +81,6 @@ class HfBeit(Family):
         ("mean", "none"): ("after", "none"),
         ("mean", "linear"): ("after",),
     }
-    resizes = False
     drop_path = "linear"
 
     def matches_names(self, names: set[str]) -> bool:
@@ -165,10 +164,6 @@ class HfBeit(Family):
             "use_mask_token": False,
         }
 
-    def reference_options(self, model: Vit) -> Mapping[str, Any]:
-        bare = model.head.kind == "none" and isinstance(model.pool, NormedPool) and model.pool.norm == "none"
-        return {"add_pooling_layer": False} if bare else {}
-
 
 def _is_relative(inside: BasePosition, shared: bool) -> bool:
     return isinstance(inside, RelativeBias) and inside.shared is shared
@@ -233,7 +228,6 @@ class HfInternvl(Family):
     }
     pools_and_heads = frozenset({("cls", "none"), ("mean", "none")})
     pool_norms: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {("mean", "none"): ("none",)}
-    resizes = False
     attention_dropout = "attention_dropout"
     squares = True
 

@@ -12,11 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.core.config import Size
 from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED
-from vitral.models.embed import cut_patches
 from vitral.models.head import HeadConfig, NoHead, ProjectionHead
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
@@ -160,12 +158,6 @@ class HfClip(VisionTower):
             tensors = {**tensors, f"{norm}.weight": torch.ones(width), f"{norm}.bias": torch.zeros(width)}
         return super().files(bundle, tensors)
 
-    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
-        """The last hidden state comes before the last norm."""
-        tokens = super().reference_tokens(peer, images, options)
-        tower = getattr(peer, "vision_model", peer)
-        return tokens if hasattr(peer, "classifier") else tower.post_layernorm(tokens)
-
 
 class HfBlip(VisionTower):
     """A ViT that normalizes its class token twice."""
@@ -281,7 +273,6 @@ class HfSiglip2(HfSiglip):
     architectures = ("Siglip2VisionModel", "Siglip2ForImageClassification")
     vision_defaults: ClassVar[Mapping[str, Any]] = {**HfSiglip.vision_defaults, "num_patches": 256}
     resampling = "bilinear_antialias"
-    resizes = False
     processor = "Siglip2"
     assumed_images = (Resize(), CENTERED)
 
@@ -316,11 +307,3 @@ class HfSiglip2(HfSiglip):
         del inner["image_size"]
         inner["num_patches"] = model.layout(model.image_size).grid.cells()
         return fields
-
-    def call_reference(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Any:
-        patch = int(getattr(peer.config, "vision_config", peer.config).patch_size)
-        rows, columns = (side // patch for side in images.shape[2:])
-        pixels = cut_patches(images, Size(patch, patch)).unflatten(2, (-1, patch, patch))  # (B, N, C, P, P)
-        shapes = torch.tensor([[rows, columns]] * len(images))
-        mask = torch.ones(pixels.shape[:2], dtype=torch.long)
-        return peer(pixels.permute(0, 1, 3, 4, 2).flatten(2), pixel_attention_mask=mask, spatial_shapes=shapes)

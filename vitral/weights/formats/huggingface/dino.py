@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import IMAGENET, Normalize
@@ -89,7 +88,6 @@ class HfDinov2(Family):
         "mlp.kind": ("mlp", "swiglu"),
     }
     pools_and_heads = frozenset({("cls", "none"), ("cls_mean", "linear")})
-    resizes = False
     layer_dropout = False
     drop_path = "constant"
 
@@ -196,7 +194,6 @@ class HfDinov3(Family):
         "mlp.bias": (True, False),
     }
     pools_and_heads = frozenset({("cls", "none")})
-    resizes = False
     dropout, attention_dropout, drop_path = "", "attention_dropout", "constant"
     biases = ("query_bias", "key_bias", "value_bias")
 
@@ -250,10 +247,6 @@ class HfDinov3(Family):
             "proj_bias": model.mixer.project_bias,
             **dict.fromkeys(self.biases, biased),
         }
-
-    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
-        tokens: Tensor = peer(images).last_hidden_state  # its part `model` is the layers alone
-        return tokens
 
 
 class HfTipsv2(HfDinov2):

@@ -120,8 +120,6 @@ class Family(Format):
     layer_dropout: ClassVar[bool] = True  # whether it applies in the layers too, not to the first tokens alone
     attention_dropout: ClassVar[str] = "attention_probs_dropout_prob"
     drop_path: ClassVar[Literal["linear", "constant", "none"]] = "none"  # how drop_path_rate grows with the layers
-    resizes: ClassVar[bool] = True  # whether its code needs an option for images of another size than its own
-    headless_options: ClassVar[Mapping[str, Any]] = {}  # options with which the library loads a model without a head
 
     def matches(self, ckpt: Checkpoint) -> bool:
         if "model_type" in ckpt.config:
@@ -376,20 +374,6 @@ class Family(Format):
         if not files.config:
             raise NoOracleError("there is no config.json, without which transformers opens nothing")
         return OracleRequest("transformers", {"folder": str(files.folder)})
-
-    def reference_options(self, model: Vit) -> Mapping[str, Any]:
-        """The options with which the library loads such a model."""
-        return self.headless_options if model.head.kind == "none" else {}
-
-    def call_reference(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Any:
-        """The library's output."""
-        return peer(images, **options)
-
-    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
-        """The library's tokens after the last norm, (B, L, D)."""
-        inside = [getattr(peer, name.rstrip(".")) for name in self.towers if hasattr(peer, name.rstrip("."))]
-        tokens: Tensor = self.call_reference((inside or [peer])[0], images, options).last_hidden_state
-        return tokens
 
 
 def _full(name: str, prefix: str) -> str:

@@ -76,7 +76,6 @@ class HfVit(Family):
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-12, "hidden_act": "gelu"}
     assumed_images: ClassVar[tuple[EvalCropConfig, Normalize]] = (Resize(), CENTERED)
     pools_and_heads = frozenset({("cls", "none"), ("cls", "linear"), ("cls", "projection")})
-    headless_options: ClassVar[Mapping[str, Any]] = {"add_pooling_layer": False}
 
     def matches_names(self, names: set[str]) -> bool:
         others = {DISTILLATION_TOKEN, DETECTION_TOKENS, "decoder.decoder_pos_embed"} | BEIT
@@ -122,16 +121,10 @@ class HfMae(HfVit):
     assumed_images = (Resize(), IMAGENET)
     squares = True
     pools_and_heads = frozenset({("cls", "none")})
-    headless_options: ClassVar[Mapping[str, Any]] = {"mask_ratio": 0.0}
 
     def matches_names(self, names: set[str]) -> bool:
         others = {DISTILLATION_TOKEN, DETECTION_TOKENS, f"{POOLER}.weight", "classifier.weight", "decoder.0.weight"}
         return names >= PARTS | {CLASS_TOKEN} and not names & (others | BEIT)
-
-    def call_reference(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Any:
-        patches = images.shape[2] * images.shape[3] // peer.config.patch_size**2
-        order = torch.arange(patches).expand(len(images), -1)  # it shuffles the patches by the order of this noise
-        return peer(images, noise=order, **options)
 
 
 class HfDeit(HfVit):
@@ -187,7 +180,6 @@ class HfIjepa(HfVit):
     names: ClassVar[Names] = {ours: theirs for ours, theirs in HfVit.names.items() if ours != TOKENS}
     supported = VIT | {"tokens.cls": (False,)}
     pools_and_heads = frozenset({("mean", "none"), ("mean", "linear")})
-    headless_options: ClassVar[Mapping[str, Any]] = {}
     squares = True
 
     def matches_names(self, names: set[str]) -> bool:
@@ -211,7 +203,6 @@ class HfDpt(HfVit):
         (r"(auxiliary_)?head\.", "predicts depth or classes of pixels"),
     )
     resampling = "bilinear_centers"
-    resizes = False
     processor = "DPT"
     assumed_images = (Resize(filter="bicubic"), CENTERED)
     pools_and_heads = frozenset({("cls", "none"), ("cls", "projection")})
@@ -246,7 +237,6 @@ class HfYolos(HfVit):
         "position.register_rows": (True,),
         "position.where": ("stem", "layers"),
     }
-    resizes = False
     processor = "Yolos"
     assumed_images = (Resize(), IMAGENET)
     pools_and_heads = frozenset({("cls", "none"), ("cls", "projection")})
@@ -290,8 +280,3 @@ class HfYolos(HfVit):
             "use_mid_position_embeddings": table.where == "layers",
             "image_size": list(model.image_size),  # of which the library reads both sides
         }
-
-    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
-        tokens = super().reference_tokens(peer, images, options)
-        first, patches, rest = tokens.tensor_split([1, tokens.shape[1] - peer.config.num_detection_tokens], dim=1)
-        return torch.cat([first, rest, patches], dim=1)
