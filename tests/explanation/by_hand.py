@@ -70,7 +70,7 @@ def branch_by_hand(config: Vit, layer: int, tokens: Tensor, all_weights: dict[st
             )
         inside = inside_attention(config.position)
         if isinstance(inside, Rope2d):
-            q, k = (turned(each, places, layout.prefix(), layout.grid, inside.base) for each in (q, k))
+            q, k = (turned(each, places, layout.prefix(), layout.grid, inside) for each in (q, k))
         if isinstance(inside, RopeAxial | RopeMixed):
             q, k = (turned_in_pairs(each, places, layout, inside, weights, head) for each in (q, k))
         for query in range(len(x)):
@@ -95,14 +95,17 @@ def norm(x: Array, weights: dict[str, Array], name: str, eps: float) -> Array:
     return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
-def turned(x: Array, places: list[Place], prefix: int, grid: tuple[int, int], base: float) -> Array:
+def turned(x: Array, places: list[Place], prefix: int, grid: tuple[int, int], rope: Rope2d) -> Array:
     """Pairs i and i + d/2 of each patch turned: the first half of them by its row, the others by its column."""
     result, half = x.copy(), x.shape[1] // 2
     for token in range(prefix, len(x)):
         for pair in range(half):
             axis, plane = divmod(pair, half // 2)
             place = (places[token][axis] + 0.5) / grid[axis] * 2 - 1
-            angle = 2 * math.pi * place / base ** (plane / (half // 2))
+            period = rope.base ** (plane / (half // 2))
+            if rope.precision == "bfloat16":
+                period = torch.tensor(period).bfloat16().item()
+            angle = 2 * math.pi * place / period
             one, other = x[token, pair], x[token, pair + half]
             result[token, pair] = one * math.cos(angle) - other * math.sin(angle)
             result[token, pair + half] = other * math.cos(angle) + one * math.sin(angle)

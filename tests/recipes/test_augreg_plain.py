@@ -8,4 +8,5 @@ def test_the_better_plain_vit_is_as_published() -> None:
     assert (found["model"]["pool"]["kind"], found["model"]["tokens"]["cls"]) == ("mean", False)
     assert [(step["layers"], step["magnitude"]) for step in found["images"]["augment"]] == [(2, 10)]
     assert found["task"]["mixing"] == {"kind": "mixup", "alpha": 0.2}
-    assert found["images"]["eval_crop"] == {"kind": "center", "fraction": 0.875, "filter": "bilinear"}
+    crop = {"kind": "center", "fraction": 0.875, "filter": "bilinear", "aspect": "keep", "rounding": "even"}
+    assert found["images"]["eval_crop"] == crop

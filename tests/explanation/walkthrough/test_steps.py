@@ -12,7 +12,7 @@ from vitral.core.config import Size
 from vitral.explanation.explanation import Photo, Step
 from vitral.explanation.walkthrough.equations import equations
 from vitral.explanation.walkthrough.steps import walkthrough_steps
-from vitral.models import Learned1d, Model, NoHead, Resnet, Vit, attention_maps
+from vitral.models import Learned1d, Model, NoHead, Patches, Resnet, Vit, attention_maps
 from vitral.models.attention import BaseAttention
 
 NAMES = ("ants", "bees", "wasps", "moths")
@@ -47,7 +47,10 @@ def by_title(found: tuple[Step, ...], words: str) -> Step:
 def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
     config = VARIANTS[name]
     found = walked(config)
-    assert found[0].shape == f"{config.channels} x {config.image_size.height} x {config.image_size.width}"
+    height, width = config.image_size
+    if isinstance(config, Vit) and isinstance(config.stem, Patches):
+        height, width = config.stem.covered(config.image_size)
+    assert found[0].shape == f"{config.channels} x {height} x {width}"
     ends = "probabilities" if not isinstance(config.head, NoHead) else "Pooling"
     assert ends in found[-1].title
     for stage in found:

@@ -241,6 +241,7 @@ REFUSED = {
     "block-multi_branch": "model.block",
     "learned1d-layers": "model.position.where",
     "learned1d-shared": "model.position.where",
+    "learned1d-registers": "model.position.where",
     "learned2d-layers": "model.position.where",
     "learned2d-shared": "model.position.where",
     "resnet": "model.kind",
