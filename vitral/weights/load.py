@@ -189,7 +189,8 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
         raise _in_file(ckpt.path, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
     model = config.build_empty()
-    hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a complete file of one"
+    shape = f"{config.depth} layers of width {config.width}"
+    hint = f"it was read as {found.title} with {shape}: give a file of such a model"
     if ckpt.setting("image_size"):
         hint += "; for images of another size, convert it with --image-size"
     own = model.state_dict()

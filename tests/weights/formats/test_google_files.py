@@ -11,7 +11,7 @@ from tests.models.references import FOLDER
 from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import rewritten, unlike
 from vitral.core.config import override, parse_settings
-from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
+from vitral.data.transforms.preprocessing import IMAGENET, Normalize, Preprocessing
 from vitral.models.registry import model_config
 from vitral.weights.convert import Origin, select_format, write_model
 from vitral.weights.formats.google import BigVision, Google
@@ -100,3 +100,10 @@ def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:
     assert certificate.theirs is None
     assert certificate.again.tokens == 0
     assert certificate.again.logits == 0
+
+
+def test_one_mean_for_all_channels_is_that_mean_for_each() -> None:
+    model = override(model_config("S/16"), ["head.num_classes=4"])
+    normalize = Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    bundle = bundle_of(model, preprocessing=Preprocessing(normalize=normalize))
+    assert list(Google().unsupported(bundle)) == []

@@ -97,7 +97,8 @@ class Checkpoint(NamedTuple):
     def shape(self, name: str, dims: int) -> tuple[int, ...]:
         """The shape of a tensor that must exist, with so many dimensions."""
         if name not in self.tensors:
-            raise self.error(f"{name} is missing", "weights.missing_tensor", "give the whole file")
+            hint = "this layout has it: give a file of this layout, or choose another with --format"
+            raise self.error(f"{name} is missing", "weights.missing_tensor", hint)
         found = tuple(self.tensors[name].shape)
         if len(found) != dims or not all(found):
             raise self.error(f"{name} has shape {found}, expected {dims} dimensions", "weights.shape_mismatch")

@@ -179,7 +179,8 @@ class Google(Format):
             yield "pool.heads: big_vision's pool has as many heads as the layers"
         if model.tokens.cls and not isinstance(model.pool, ClassPool):
             yield "tokens.cls: Google's ViT has a class token only to pool it"
-        if bundle.preprocessing.normalize != CENTERED:
+        channels = model.channels
+        if bundle.preprocessing.normalize.per_channel(channels) != CENTERED.per_channel(channels):
             yield f"preprocessing.normalize: {self.title} takes pixels from -1 to 1, and the file cannot say otherwise"
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
