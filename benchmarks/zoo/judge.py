@@ -164,8 +164,7 @@ def judge(way: str, subject: Subject) -> dict[str, Any]:
         }
         record |= {"message": _without(str(error), path)}
     except Exception as error:
-        missing = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
-        record |= {"verdict": "refused" if missing else "crashed", "code": type(error).__name__, "stage": stage}
+        record |= {"verdict": "crashed", "code": type(error).__name__, "stage": stage}
         record |= {"message": _without(str(error), path)}
     record["assumed"] = [line for line in said if line.startswith("assumed")]
     record["seconds"] = round(time.monotonic() - started, 2)

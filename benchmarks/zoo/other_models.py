@@ -115,7 +115,8 @@ def answer(model: Any, images: Tensor) -> Answers:
     hook = encoder.register_forward_hook(lambda part, given, found: caught.append(found))
     logits = model(images)
     hook.remove()
-    tokens = caught[0]
+    registers = len(model.register_tokens) if hasattr(model, "register_tokens") else 0
+    tokens = caught[0].roll(registers, dims=1)  # the library has them after the patches, ours before
     definitions = {"after the encoder": tokens}
     head = getattr(model, "mlp_head", None) or getattr(model, "linear_head", None)
     if isinstance(head, torch.nn.Sequential) and isinstance(head[0], torch.nn.LayerNorm):
