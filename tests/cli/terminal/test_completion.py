@@ -121,21 +121,22 @@ def test_a_real_bash_completes_a_verb_and_a_value(tmp_path: Path) -> None:
     ) as bash:
         os.close(theirs)
         os.write(ours, b'eval "$(_VITRAL_COMPLETE=source_bash vitral)"; echo re"ady"\n')
-        read_until(ours, "ready\r\n")
+        assert "ready" in read_until(ours, "ready\r\n")
         os.write(ours, b"vitral pred\t")
-        read_until(ours, "predict ")
+        assert "predict " in read_until(ours, "predict ")
         os.write(ours, b"m x --engine onn\t")
-        read_until(ours, "onnxruntime ")
+        assert "onnxruntime " in read_until(ours, "onnxruntime ")
         bash.kill()
     os.close(ours)
 
 
-def read_until(terminal: int, text: str) -> None:
+def read_until(terminal: int, text: str) -> str:
     shown, end = "", time.monotonic() + 60
     while text not in shown:
         ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
         assert ready, f"{text!r} is not in {shown!r}"
         shown += os.read(terminal, 4096).decode()
+    return shown
 
 
 def test_the_completed_names_are_those_that_exist() -> None:

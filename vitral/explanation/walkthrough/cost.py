@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of a model: of the paper's in closed form, of others counted.
+"""Parameters and multiply-adds of a model, in closed form for the paper's models and counted for others.
 
 To count all models that ship takes half a minute; the formulas are tested to give the same numbers.
 """

@@ -26,7 +26,7 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "biline
         return first_rows(table, old, new)
     image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
     exact = image if image.dtype == torch.float64 else image.float()  # not every kernel takes half precision
-    resized = interpolate(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel by itself
+    resized = interpolate(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # each channel separately
     return resized.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
 
 

@@ -37,7 +37,7 @@ from vitral.weights.formats.timm.resolve import MODELS
 INHERITED = ("norm_layer", "embed_norm_layer", "block_fn", "mlp_layer", "embed_layer")
 FIRST = ("vit_base_patch16_224", "deit_base_distilled_patch16_224", "vit_base_patch16_clip_224",
          "vit_giant_patch14_dinov2")  # fmt: skip
-# What timm has no place for; how positions are resampled is told as not being in the files.
+# Settings that timm cannot hold. The certificate reports the resampling of positions as missing from the files.
 UNRECORDED = ("any_size", "head.bias", "position.resampling", "position.added.resampling", "position.inside.resampling",
               "stem.remainder")  # fmt: skip
 NAMES = {name: theirs for theirs, name in reversed(ACTIVATIONS.items())}
