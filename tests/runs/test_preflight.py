@@ -22,7 +22,7 @@ def test_what_is_prepared_opens_again(tmp_path: Path) -> None:
 def test_of_two_that_want_the_same_empty_folder_one_gets_it(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
     (tmp_path / "run").mkdir()
-    with Lock(tmp_path / "run"), raises("config.path_exists", tmp_path / "run"):
+    with Lock(tmp_path / "run"), raises("config.run_locked", tmp_path / "run"):
         create_run(str(tmp_path / "run"), recipe, samples, [])
     assert not RunFolder(tmp_path / "run").recipe.exists()
 

@@ -20,7 +20,7 @@ log = logging.getLogger("vitral")
 
 PICKLE_HELP = "Read weights from a .pt or .pth (weights only)."
 TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m or 1h30m."
-AUTO_RESUME_HELP = "Resume the run in --out if there is one, else start it there: for jobs that may be restarted."
+AUTO_RESUME_HELP = "Start the run in --out, resume it there, or exit with 0 if it is finished: for jobs that restart."
 TRACKER_HELP = (
     "Send metrics to tensorboard, wandb or mlflow; repeatable. TensorBoard only writes files to the run folder. "
     "Example: --tracker wandb."
@@ -72,7 +72,7 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     from vitral.core.machine import keep_freed_memory
     from vitral.runs.callbacks.events import EventDispatcher
     from vitral.runs.callbacks.trackers import open_trackers
-    from vitral.runs.folder import is_run
+    from vitral.runs.folder import is_finished, is_run
     from vitral.runs.request import RunRequest, resolve
     from vitral.runs.train import resume as resume_run
     from vitral.runs.train import train_request
@@ -95,6 +95,8 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
             hint = f"vitral train --resume {shlex.quote(resume)}"
             raise ConfigError(message, code="config.conflict", where="--resume", hint=hint)
         show_run(resume_run(resume, tracker=tracker or ()))
+    elif auto_resume and is_finished(out):
+        show_finished(out)
     elif auto_resume and is_run(out):
         show_run(resume_run(out, tracker=tracker or ()))
     else:
@@ -106,9 +108,21 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
             show_run(train_request(request, out, time_limit, events))
 
 
+def show_finished(out: str) -> None:
+    """Log that there is nothing left to do, and print the folder."""
+    if is_main_process():
+        log.info("the run is finished")
+        typer.echo(os.path.expanduser(out))
+
+
+def is_main_process() -> bool:
+    """Whether this process logs and prints, of those that torchrun started."""
+    return not int(os.environ.get("RANK", "0"))
+
+
 def show_run(run: "Run") -> None:
     """Log the summary and print the folder; a run stopped by a signal exits with 128 plus its number."""
-    if not int(os.environ.get("RANK", "0")):  # only the main process
+    if is_main_process():
         for line in run.summary():
             log.log(logging.ERROR if run.signal else logging.INFO, line)  # shown with --quiet, too
         typer.echo(run.folder.path)

@@ -4,6 +4,7 @@ Every run has a new folder; nothing is overwritten. Times have a file of their o
 to the byte when a run is repeated.
 """
 
+import json
 import os
 import platform
 import re
@@ -22,7 +23,7 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError
 from vitral.core.jsonl import JsonlLog, read_jsonl
 from vitral.core.machine import cpu_count, cpu_name, peak_memory, total_memory
-from vitral.core.storage import os_error_message
+from vitral.core.storage import LOCK_FILE, STORAGE, os_error_message, write_file_atomically
 
 RUNS = Path("runs")
 
@@ -39,20 +40,43 @@ class RunFolder:
         self.best = path / "best"  # the bundle of the best validation
         self.last = path / "last"  # the bundle of the last step
         self.report = path / "report.html"
+        self.done = path / "done.json"  # written last: training, bundles, evaluation and report are complete
 
     def read_environment(self) -> "Environment":
         """The contents of environment.json."""
         return Environment.from_json(self.environment.read_bytes())
 
 
+# What `create_run` writes before recipe.json, which makes the folder a run, and the drafts of these files.
+SETUP_FILES = re.compile(r"\.?(environment\.json|split\.csv)|\.?(environment\.json|split\.csv|recipe\.json)\.tmp.*")
+
+
 def refuse_existing(out: str) -> None:
-    """Refuse an output folder that exists and is not empty."""
+    """Refuse an output folder that exists, unless it is empty or has only what a killed start left."""
     path = Path(out).expanduser()
-    if out and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if out and path.exists() and not (path.is_dir() and is_claimable(path)):
         hint = "choose another folder"
         if RunFolder(path).recipe.exists():
             hint = f"{hint}; to resume the run in it: vitral train --resume {shlex.quote(out)}"
         raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=out, hint=hint)
+
+
+def is_claimable(path: Path) -> bool:
+    """Whether a folder is empty, or has only the set-up files of a process that was killed before recipe.json.
+
+    The lock is made first, so a folder without it has files of somebody else, whatever their names.
+    """
+    with os.scandir(path) as entries:
+        found = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+    known = all(regular and (name == LOCK_FILE or SETUP_FILES.fullmatch(name)) for name, regular in found.items())
+    return not found or (LOCK_FILE in found and known)
+
+
+def remove_setup_files(folder: RunFolder) -> None:
+    """Remove what a killed start left in a folder; the caller holds its lock."""
+    for path in folder.path.iterdir():
+        if SETUP_FILES.fullmatch(path.name):
+            STORAGE.remove(path)
 
 
 def data_name(data: str) -> str:
@@ -83,6 +107,16 @@ def create_folder(out: str, data: str) -> RunFolder:
 def is_run(where: str) -> bool:
     """Whether there is a run in this folder."""
     return RunFolder(Path(where).expanduser()).recipe.is_file()
+
+
+def is_finished(where: str) -> bool:
+    """Whether the run in this folder has nothing left to do."""
+    return is_run(where) and RunFolder(Path(where).expanduser()).done.is_file()
+
+
+def mark_finished(folder: RunFolder, step: int) -> None:
+    """Record that the run has nothing left to do after its last step."""
+    write_file_atomically(folder.done, json.dumps({"format": 1, "step": step}) + "\n")
 
 
 def find_run(where: str) -> RunFolder:

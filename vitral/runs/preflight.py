@@ -25,7 +25,7 @@ from vitral.data.transforms.crop import Resize
 from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import build_loader
-from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder
+from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder, remove_setup_files
 from vitral.runs.messages import data_arguments, describe_model
 from vitral.runs.options import TrainOptions
 from vitral.runs.request import OBJECT, RunRequest, data_recipe, open_samples, request_from_options, resolve
@@ -148,6 +148,7 @@ def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) 
         if folder.recipe.exists():
             message, hint = "another process has just started a run in this folder", "choose another folder: --out"
             raise ConfigError(message, code="config.path_exists", where=folder.path, hint=hint)
+        remove_setup_files(folder)
         text = recipe.to_json() + "\n"
         record = capture_environment(samples.where, samples.fingerprint(), hash_recipe(text), command_line(call))
         write_file_atomically(folder.environment, record.to_json() + "\n")

@@ -25,7 +25,7 @@ from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
 from vitral.runs.callbacks.trackers import open_trackers, read_ids
-from vitral.runs.folder import RunFolder, find_run, refuse_existing
+from vitral.runs.folder import RunFolder, find_run, mark_finished, refuse_existing
 from vitral.runs.messages import format_commands, next_commands, resume_command, run_card, suggest_weights
 from vitral.runs.options import TrainOptions
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
@@ -245,6 +245,8 @@ def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
     if evaluation is not None:
         artifacts.update_card(folder.best, best, evaluation)
     artifacts.write_report(step, "done", best, evaluation)
+    if group.is_main:
+        mark_finished(folder, step)
     group.barrier()
     return Run(folder, artifacts.parts.recipe, artifacts.parts.samples, step, artifacts.parts.steps, 0, evaluation)
 
