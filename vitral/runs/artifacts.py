@@ -35,6 +35,7 @@ from vitral.weights.load import load
 
 Status = Literal["running", "stopped", "done"]
 BACKWARD_COST = 2  # in forward passes
+NOT_IMPROVED = "Training did not improve on the weights that it started from: best/ has those, of step 0."
 
 
 def summarize_recipe(recipe: Recipe) -> list[Fact]:
@@ -203,6 +204,8 @@ class RunArtifacts:
     def _notes(self, status: Status, best: int) -> list[str]:
         if not self.parts.samples.of("val"):
             return ["There are no validation images: the best weights are those of the last step."]
+        if status == "done" and not best:
+            return [NOT_IMPROVED]
         return [] if status == "done" or not best else [f"The best weights so far, of step {best:,}, are in best/."]
 
     def _next_commands(self, status: Status) -> list[Fact]:

@@ -34,6 +34,7 @@ from vitral.weights.pretrained import list_pretrained
 
 Fact = tuple[str, str]  # name and value
 TRUST = " --trust"
+FEW_STEPS = 20  # below this a run says that it is too short to learn much
 
 # Pretrained weights that suit a few hundred photos: small, and better than any training from scratch.
 SUGGESTED_WEIGHTS, SUGGESTED_MEGABYTES = "dinov2-small", 88
@@ -75,6 +76,17 @@ def describe_start(folder: RunFolder, parts: RunParts, group: ProcessGroup) -> l
         ("run folder", printable(str(folder.path))),
     ]
     return align_columns(facts)
+
+
+def warn_few_steps(parts: RunParts) -> list[str]:
+    """A warning if the whole run has so few steps that it can hardly change its weights for the better."""
+    if parts.steps >= FEW_STEPS:
+        return []
+    each = plural(parts.plan.steps_per_epoch, "step")
+    return [
+        f"warning: only {plural(parts.steps, 'step')} in all (an epoch has {each}), too few to learn much; "
+        "use more --epochs or a smaller --batch-size"
+    ]
 
 
 def _describe_data(recipe: Recipe, samples: Samples) -> str:

@@ -9,7 +9,7 @@ from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.callbacks.events import Evaluated, EventDispatcher, Logged, RunEvent, Saved, Started
 from vitral.runs.folder import RunFolder, TimeLog
-from vitral.runs.messages import describe_resume, describe_start
+from vitral.runs.messages import describe_resume, describe_start, warn_few_steps
 from vitral.training.callbacks import (
     Best,
     Checkpointing,
@@ -111,7 +111,7 @@ class Session:
     def describe(self) -> list[str]:
         """What is about to be trained, before the first step; later, where the run stands."""
         if not self.step:
-            return describe_start(self.folder, self.parts, self.group)
+            return [*describe_start(self.folder, self.parts, self.group), *warn_few_steps(self.parts)]
         best = next((line for line in self.evaluations if self._is_best(line.step)), None)
         left = 0 if self.is_complete else self.parts.steps - self.step
         return describe_resume(self.folder, self.parts, self.step, best, left)
@@ -119,6 +119,7 @@ class Session:
     def run(self, progress: Progress) -> None:
         """Train for the remaining steps; `StopTraining` is raised if the run stops before the last."""
         parts = self.parts
+        self._evaluate_start(progress)
         callbacks: list[Callback] = [WeightAveraging(parts.state), progress]
         if self.metrics is not None:
             callbacks.append(MetricsLogger(self.metrics, parts.plan.steps_per_epoch, parts.update_rule.lr))
@@ -142,6 +143,14 @@ class Session:
             self.report_saved()
             self.record_time()
         self.step = last
+
+    def _evaluate_start(self, progress: Progress) -> None:
+        """Evaluate the weights that a run starts from: they are the best until training improves on them.
+
+        It comes after the checkpoint of step 0, which stays for as long as these weights are the best.
+        """
+        if self.parts.recipe.weights and self.split == "val" and not self.step and not self.evaluations:
+            self.evaluate(0, progress)
 
     def evaluate(self, step: int, progress: Progress) -> None:
         """Evaluate the averaged weights, and write a bundle if they are the best so far."""
@@ -182,7 +191,8 @@ class Session:
         saved = saved_state(self.parts.state, self.parts.plan, step).model_dump(mode="json")
         self.writer.wait()
         self.report_saved()
-        self.writer.save(step, state_tensors(self.parts.state), saved, self.best.step or None)
+        best = self.best.step if self.evaluations else None
+        self.writer.save(step, state_tensors(self.parts.state), saved, best)
         self._unreported = step
 
     def report_saved(self) -> None:

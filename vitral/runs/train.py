@@ -20,7 +20,7 @@ from vitral.html.text import percent
 from vitral.models.base import Model
 from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Recipe
-from vitral.runs.artifacts import RunArtifacts
+from vitral.runs.artifacts import NOT_IMPROVED, RunArtifacts
 from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
@@ -240,6 +240,7 @@ def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
         artifacts.write_bundle(folder.best, step, lines.get(step))
     else:
         artifacts.write_saved_bundle(folder.best, best, lines.get(best))
+    _log(group, [NOT_IMPROVED] if session.split == "val" and not best else [])
     group.barrier()
     evaluation = artifacts.evaluate(folder.best)
     if evaluation is not None:
