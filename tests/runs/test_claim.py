@@ -40,13 +40,13 @@ SETUP_CHANGES = 9  # at least so many changes before the folder is a run
 
 
 def arguments(home: Path) -> list[str]:
-    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    settings = [word for setting in (*SETTINGS, "batch_size=6") for word in ("--set", setting)]
     data = [str(home / "photos"), "--recipe", "small_hundreds", *settings]
     return ["train", *data, "--out", str(home / "job"), "--auto-resume"]
 
 
 def test_a_start_that_is_killed_at_any_instant_of_its_setup_can_be_started_again(home: Path) -> None:
-    begin(home)
+    begin(home, "batch_size=6")
     for changes in range(100):
         died = run_forked(str(home / "job"), str(changes), *arguments(home), code=KILLED)
         assert died.returncode == -signal.SIGKILL, died.stderr
@@ -66,7 +66,7 @@ def test_a_start_that_is_killed_at_any_instant_of_its_setup_can_be_started_again
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", range(SETUP_CHANGES + 8))
 def test_each_kill_during_setup_resumes_to_the_same_bits(home: Path, changes: int) -> None:
-    begin(home)
+    begin(home, "batch_size=6")
     died = run_forked(str(home / "job"), str(changes), *arguments(home), code=KILLED)
     assert died.returncode == -signal.SIGKILL, died.stderr
     done = run_forked(*arguments(home))
@@ -92,8 +92,10 @@ def two_processes(home: Path, words: list[str]) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("changes", [4, *(pytest.param(each, marks=pytest.mark.slow) for each in range(12))])
 def test_two_processes_start_again_after_a_kill_during_setup(home: Path, changes: int) -> None:
-    (first, _), (second, said) = two_processes(home, ["-c", KILLED, str(home / "job"), str(changes), *arguments(home)])
-    assert first == -signal.SIGKILL
+    (first, own), (second, said) = two_processes(
+        home, ["-c", KILLED, str(home / "job"), str(changes), *arguments(home)]
+    )
+    assert first == -signal.SIGKILL, own
     assert second == 1, said
     assert "error[run.lost_process]: process 0 of 2 " in said
     for code, text in two_processes(home, ["-m", "vitral", *arguments(home)]):
