@@ -9,18 +9,15 @@ remove_working_directory()  # before any import that a file in it could replace
 
 # isort: split
 from importlib import import_module  # noqa: E402
-from operator import itemgetter  # noqa: E402
-from pathlib import Path  # noqa: E402
-from re import MULTILINE, findall  # noqa: E402
 
 from vitral.core.imports import pause_gc  # noqa: E402
 
 __version__ = "0.1.0"
 
 # The stub beside this file, which type checkers and editors read, is the list of public names and their modules.
-_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_FOUND = findall(r"^ +from (\S+) import (\w+) as", _STUB, MULTILINE)
-_HOMES = {name: module for module, name in sorted(_FOUND, key=itemgetter(1))}
+with open(f"{__file__}i", encoding="utf-8") as _stub:  # lines such as `    from vitral.models.vit import Vit as Vit`
+    _FOUND = sorted((line.split()[3], line.split()[1]) for line in _stub if line.startswith("    from "))
+_HOMES = dict(_FOUND)
 
 __all__ = list(_HOMES)
 

@@ -13,9 +13,10 @@ from time import monotonic
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.models import CommandInfo
 
 from vitral import __version__
-from vitral.cli.terminal.help import WIDEST, Program, Verb
+from vitral.cli.terminal.help import VERBS, WIDEST, Program, Verb
 from vitral.cli.terminal.usage import usage_error
 from vitral.core.errors import ConfigError, VitralError
 
@@ -45,7 +46,12 @@ app = typer.Typer(
 
 def verb(*examples: str) -> Callable[[Command], Command]:
     """Register a function as the verb of its name; the help ends with the examples."""
-    return app.command(cls=Verb, epilog="\n".join(examples))
+
+    def register(command: Command) -> Command:
+        VERBS.register(CommandInfo(cls=Verb, epilog="\n".join(examples), callback=command))
+        return command
+
+    return register
 
 
 def _version(requested: bool) -> None:

@@ -1,6 +1,5 @@
 """`vitral models`: architectures, recipes and published weights."""
 
-import json as jsons
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -52,7 +51,9 @@ def models(
             "recipes": [note._asdict() for note in notes],
             "pretrained": [each.to_dict() for each in weights],
         }
-        typer.echo(jsons.dumps(tables, indent=2))
+        from json import dumps  # after --help, which does not need it
+
+        typer.echo(dumps(tables, indent=2))
         return
     sections = []
     if names:

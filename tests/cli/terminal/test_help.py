@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from vitral import cli
+from vitral.cli.terminal import help
 from vitral.cli.terminal.help import REST, VERB_GROUPS, WIDEST, Program, option_help
 
 PROGRAM = typer.main.get_command(cli.app)
@@ -33,6 +34,14 @@ def test_the_verbs_stand_in_the_order_of_use() -> None:
     assert isinstance(PROGRAM, Program)
     shown = re.findall(r"^  ([a-z]+)  ", show_help(PROGRAM).partition("Options:")[0], re.MULTILINE)
     assert shown == [verb for verbs in VERB_GROUPS.values() for verb in verbs if verb in PROGRAM.commands]
+
+
+def test_the_overview_builds_no_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(help.VERBS, "built", {})
+    assert "explain" in show_help(PROGRAM)
+    assert not help.VERBS.built
+    assert help.VERBS["train"].name == "train"
+    assert list(help.VERBS.built) == ["train"]
 
 
 def test_every_verb_has_a_group() -> None:
