@@ -274,3 +274,24 @@ def test_the_engines_that_there_are_answer_as_the_model_does(monkeypatch: pytest
     for count in (1, 3):
         images = pixels(source, count)
         assert abs(engine.run(images) - truth(source, images)).max() < 1e-4
+
+
+def test_a_timed_call_follows_an_untimed_one_of_the_same_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class Recorded:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, pixels: PixelBatch) -> FloatArray:
+            events.append(self.name)
+            return np.zeros((len(pixels), 1), np.float32)
+
+    def clock() -> float:
+        events.append("clock")
+        return 0.0
+
+    monkeypatch.setattr(auto, "ROUNDS", 2)
+    monkeypatch.setattr("vitral.inference.engines.auto.time.perf_counter", clock)
+    auto.time_engines({"first": Recorded("first"), "second": Recorded("second")}, np.zeros((1, 4, 4, 3), np.uint8))
+    assert events == [each for name in ("first", "second") for each in (name, "clock", name, "clock")] * 2
