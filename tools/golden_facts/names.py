@@ -63,6 +63,7 @@ NAMES: dict[str, dict[str, str]] = {
         "standardisation": "standardization",
         "head.classes": "num_classes",
         "block.drop_path": "drop_path_rate",
+        "mlp.gelu": "activation",
         "Export.quantisation": "quantization",
     },
     "kinds": {  # "view:centre": "center"
@@ -124,13 +125,17 @@ NAMES: dict[str, dict[str, str]] = {
         "explain*.lacks": "unavailable",
         "explain*.refused": "errors",
     },
-    "values": {},  # "images.filter=cubic": "bicubic", for leaves that are names
+    "values": {  # leaves that are names
+        "mlp.gelu=erf": "gelu",
+        "mlp.gelu=tanh": "gelu_tanh",
+        "mlp.gelu=quick": "quick_gelu",
+    },
 }
 
 # Differences that are meant: a pattern of "section | key", and the reason.
 EXPECTED: dict[str, str] = {
     "names | ServeError": "nothing raises it until there is a server",
-    "settings | *Bundle.format": "bundles are of format 3; 1 and 2 are read by core/formats.py",
+    "settings | *Bundle.format": "bundles are of format 4; older ones are read by core/formats.py",
     "settings | *Export.format": "exports are of format 2; 1 is read by core/formats.py",
     "recipes | paper_imagenet21k* | Recipe.clip": "Table 3 clips on ImageNet alone",
     "recipes | paper_jft* | Recipe.clip": "Table 3 clips on ImageNet alone",
@@ -141,7 +146,7 @@ EXPECTED: dict[str, str] = {
     "verbs | check* | *.hint": "a sentence, reworded",
     "verbs | explain* | images.*.unavailable": "a sentence, reworded",
     "verbs | file as-*/certificate.json | library": "a sentence, reworded",
-    "verbs | file */config.json | format": "bundles are of format 3",
+    "verbs | file */config.json | format": "bundles are of format 4",
     "verbs | file */export.json | *.format": "exports are of format 2",
     "verbs | file */export.json | *.quantisation": "spelled quantization",
     "verbs | file */export.json | *.certificate.*": "sentences, reworded",
