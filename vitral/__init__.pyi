@@ -10,6 +10,9 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.core.errors import VitralError as VitralError
     from vitral.core.errors import WeightsError as WeightsError
     from vitral.core.machine import keep_freed_memory as keep_freed_memory
+    from vitral.core.manifest import file_policy as file_policy
+    from vitral.core.manifest import sign as sign
+    from vitral.core.signature import create_key as create_key
     from vitral.data.datasets.pack import pack as pack
     from vitral.data.datasets.source import list_datasets as list_datasets
     from vitral.data.datasets.source import open_data as open_data

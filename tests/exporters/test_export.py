@@ -16,6 +16,7 @@ from tests.errors import raises
 from tests.exporters.test_verify import swapped_channels, transposed_weight, wrong_mean
 from tests.inference.exports import export_images, loaded, source, sure
 from vitral.core.config import Size, union_members
+from vitral.core.manifest import describe_files, read_manifest
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.exporters import export as module
 from vitral.exporters import quantize
@@ -26,19 +27,22 @@ from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target, TorchTa
 from vitral.exporters.verify import ReferenceEngine
 from vitral.inference.engines.engine import FloatArray, PixelBatch
 from vitral.inference.engines.onnxruntime import WholeBatchEngine
-from vitral.inference.exported import RESIZE_IN_GRAPH, RESIZE_IN_GRAPH_FIXED, RESIZE_IN_RUNNER, Export, describe_files
+from vitral.inference.exported import RESIZE_IN_GRAPH, RESIZE_IN_GRAPH_FIXED, RESIZE_IN_RUNNER, Export
 from vitral.inference.graph.graph import Graph
 from vitral.weights.load import LoadedModel
 
 FILES = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}, "torch": {"model.pt2"}}
+BESIDE = {"run.py", "export.json", "manifest.json", "README.md"}
 
 
 def test_the_folder_holds_the_model_the_runner_and_the_notes(tmp_path: Path) -> None:
     for target in (target() for target in union_members(Target)):
         out = tmp_path / target.kind
         notes = export(source(view=CenterCrop()), export_images(), ExportRequest(target), out)
-        assert {path.name for path in out.iterdir()} == {*FILES[target.kind], "run.py", "export.json", "README.md"}
+        assert {path.name for path in out.iterdir()} == {*FILES[target.kind], *BESIDE}
         assert Export.from_json((out / "export.json").read_bytes()) == notes
+        covered = {each.name for each in read_manifest(out).files}
+        assert covered == {*FILES[target.kind], "run.py", "export.json"}
         assert {each.name: each for each in describe_files(out)}.items() >= {
             each.name: each for each in notes.files
         }.items()

@@ -1,26 +1,13 @@
 """What `export.json` says."""
 
-from pathlib import Path
-
 import torch
 
 from vitral.inference.exported import (
-    ExportedFile,
     Quantization,
     RunnerCheck,
     Trial,
-    describe_files,
     package_versions,
 )
-
-
-def test_files_are_told_with_their_sizes_and_hashes(tmp_path: Path) -> None:
-    (tmp_path / "b.bin").write_bytes(b"")
-    (tmp_path / "a.bin").write_bytes(b"abc")
-    assert describe_files(tmp_path) == (
-        ExportedFile(name="a.bin", bytes=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
-        ExportedFile(name="b.bin", bytes=0, sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
-    )
 
 
 def test_versions_are_of_what_is_installed() -> None:

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vitral.core.manifest import add_to_manifest, hash_files, read_manifest
+from vitral.core.storage import FileDigest
+
 
 def rewrite(**changes: Any) -> Callable[[Path], None]:
     """Change fields of config.json; None removes one."""
@@ -18,6 +21,12 @@ def rewrite(**changes: Any) -> Callable[[Path], None]:
 
 def replace(name: str, data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(data)
+
+
+def reseal(folder: Path) -> None:
+    """Write the manifest of what is in the folder now, as if it had been written so."""
+    paths = {name: folder / name for name in read_manifest(folder).names if (folder / name).exists()}
+    add_to_manifest(folder, {name: FileDigest(path.stat().st_size, hash_files([path])) for name, path in paths.items()})
 
 
 def cut(folder: Path) -> None:

@@ -21,7 +21,7 @@ from tests.models.variants import VARIANTS, small
 from tests.training.scenes import fill, kill, until
 from tests.training.states import identical
 from tests.weights.bundles import TINY, bundle_of, tensors_of
-from tests.weights.damage import DAMAGE, rewrite
+from tests.weights.damage import DAMAGE, reseal, rewrite
 from vitral.core.config import Size, union_members
 from vitral.core.storage import STORAGE, WRITE_HINTS, Storage
 from vitral.data.decoding.header import Decoding
@@ -59,15 +59,15 @@ def test_a_bundle_of_every_kind_of_model_comes_back_to_the_bit(tmp_path: Path, m
     assert identical({"": read.tensors}, {"": tensors})
 
 
-def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) -> None:
+def test_a_bundle_is_four_files_that_say_what_the_weights_need(tmp_path: Path) -> None:
     view = Preprocessing(image_size=Size(32, 48), crop=CenterCrop(filter="bicubic"), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=view), tensors_of(), CARD)
-    assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "manifest.json", "model.safetensors"]
     assert (tmp_path / "b/README.md").read_text(encoding="utf-8") == CARD
     config = json.loads((tmp_path / "b/config.json").read_bytes())
     fields = ["format", "vitral", "model", "task", "preprocessing", "classes", "activation", "source", "assumptions"]
     assert list(config) == fields
-    assert (config["format"], config["vitral"], config["task"]) == (4, vitral.__version__, "classify")
+    assert (config["format"], config["vitral"], config["task"]) == (5, vitral.__version__, "classify")
     assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
     assert config["preprocessing"]["normalize"]["mean"] == [0.485, 0.456, 0.406]
     assert config["model"]["image_size"] == [32, 48]
@@ -129,6 +129,7 @@ def test_damage_is_told_by_file_and_field(
 ) -> None:
     write(tmp_path / "b")
     damage(tmp_path / "b")
+    reseal(tmp_path / "b")
     with raises(code, value) as caught:
         read_bundle(tmp_path / "b")
     assert caught.value.where == str(tmp_path / "b" / file)
@@ -136,15 +137,16 @@ def test_damage_is_told_by_file_and_field(
 
 def test_a_newer_format_is_refused_with_what_to_install(tmp_path: Path) -> None:
     write(tmp_path / "b")
-    rewrite(format=5, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
-    with raises("weights.newer_version", 5, 4, "pip install 'vitral>=9.1.0'", vitral.__version__) as caught:
+    rewrite(format=6, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
+    reseal(tmp_path / "b")
+    with raises("weights.newer_version", 6, 5, "pip install 'vitral>=9.1.0'", vitral.__version__) as caught:
         read_bundle(tmp_path / "b")
     assert caught.value.where == f"{tmp_path}/b/config.json"
 
 
 def test_a_bundle_of_the_first_format_is_read_for_ever() -> None:
     model, bundle = vitral.load(FIRST)
-    assert (bundle.format, bundle.source, bundle.classes) == (4, "", ("ant", "bee"))
+    assert (bundle.format, bundle.source, bundle.classes) == (5, "", ("ant", "bee"))
     ramp = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
     answer = torch.tensor([[0.12030007690191269, 0.0012932196259498596]])  # of the code that wrote it
     assert torch.allclose(model(ramp), answer, atol=1e-6)
@@ -176,6 +178,7 @@ def test_tensors_that_do_not_fit_are_neither_read_nor_written(
         write_bundle(tmp_path / "b", bundle_of(), tensors, CARD)
     assert seed_of(tmp_path / "b") == 0
     save_file(tensors, tmp_path / "b/model.safetensors")
+    reseal(tmp_path / "b")
     with raises(code, *values) as caught:
         read_bundle(tmp_path / "b")
     assert caught.value.where == f"{tmp_path}/b/model.safetensors"
@@ -186,7 +189,8 @@ def test_nothing_has_the_final_name_before_all_of_it_is_flushed(tmp_path: Path) 
     write(tmp_path / "b", disk=Storage(told.append))
     assert [step for step in told if not step.startswith("wrote")] == [
         *("made b.tmp-new", f"flushed {tmp_path.name}"),
-        *("flushed model.safetensors", "flushed config.json", "flushed README.md", "flushed b.tmp-new"),
+        *("flushed model.safetensors", "flushed config.json", "flushed README.md"),
+        *("flushed manifest.json", "flushed b.tmp-new"),
         *("renamed b.tmp-new to b", f"flushed {tmp_path.name}"),
     ]
 

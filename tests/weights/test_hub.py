@@ -68,7 +68,7 @@ def test_a_model_is_fetched_at_its_revision_without_any_pickle(
     found = fetch_weights(where, offline)
     assert (found.path / "model.safetensors").is_file()
     assert found.source == f"the hub's owner/name at {COMMIT}"
-    wanted = ["*.safetensors", "*.npz", "*.json"]
+    wanted = ["*.safetensors", "*.npz", "*.json", "manifest.sig"]
     asked = {"repo_id": "owner/name", "revision": revision, "local_files_only": offline, "allow_patterns": wanted}
     assert hub.asked == [asked | {"ignore_patterns": ["open_clip_*"]}]
 

@@ -16,10 +16,11 @@ from vitral.cli import (
     models,
     pack,
     predict,
+    sign,
     train,
 )
 from vitral.cli.app import app, main
 
-VERBS = (bench, check, convert, demo, describe, evaluate, explain, export, merge, models, pack, predict, train)
+VERBS = (bench, check, convert, demo, describe, evaluate, explain, export, merge, models, pack, predict, sign, train)
 
 __all__ = ["VERBS", "app", "main"]

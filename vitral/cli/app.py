@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from shutil import which
 from time import monotonic
 from typing import Annotated, Any, TypeVar
@@ -25,7 +26,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 atexit.register(gc.freeze)  # skips a last garbage collection over all of torch: 0.25 s
 
-GLOBAL_OPTIONS = ("--debug", "--offline", "--quiet", "--trust")  # global options that may also follow the verb
+# Global options that may also follow the verb, and one of them with a value.
+GLOBAL_OPTIONS = ("--debug", "--no-verify", "--offline", "--quiet", "--trust")
+GLOBAL_VALUE = "--require-signature"
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in messages of torch
 PIPE_CLOSED = 141  # the reader of stdout went away, as `head` does: the exit code that shells give for SIGPIPE
 NOTEBOOK = "JPY_PARENT_PID"  # which Jupyter sets for its kernels
@@ -61,6 +64,8 @@ def _version(requested: bool) -> None:
 
 
 TRUST_HELP = "Import classes of your own that settings, recipes or models name as file.py:Class; this runs their code."
+NO_VERIFY_HELP = "Open models and exports without checking their files against the manifest."
+SIGNATURE_HELP = "Open only what the owner of this public key has signed (vitral sign)."
 
 
 @app.callback()
@@ -70,6 +75,8 @@ def vitral(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Read hub models from the cache only.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help=NO_VERIFY_HELP)] = False,
+    require_signature: Annotated[str, typer.Option(metavar="FILE", help=SIGNATURE_HELP, show_default="none")] = "",
 ) -> None:
     """Train, explain, evaluate and export Vision Transformers."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -79,6 +86,10 @@ def vitral(
     from vitral.core.custom import trust_from_now_on  # after --help, which does not need it
 
     trust_from_now_on(trust)
+    if no_verify or require_signature or "vitral.core.manifest" in sys.modules:  # which takes a moment to import
+        from vitral.core.manifest import set_file_policy
+
+        set_file_policy(not no_verify, require_signature)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,8 +137,15 @@ def _replace_closed_streams() -> None:
 def _reorder(arguments: Sequence[str]) -> list[str]:
     """The arguments with global options moved in front of the verb, where typer expects them."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    early = [argument for argument in arguments[:end] if argument in GLOBAL_OPTIONS]
-    return [*early, *(argument for argument in arguments[:end] if argument not in GLOBAL_OPTIONS), *arguments[end:]]
+    early: list[str] = []
+    late: list[str] = []
+    rest = iter(arguments[:end])
+    for argument in rest:
+        if argument == GLOBAL_VALUE:
+            early += [argument, *islice(rest, 1)]
+        else:
+            (early if argument in GLOBAL_OPTIONS or argument.startswith(f"{GLOBAL_VALUE}=") else late).append(argument)
+    return [*early, *late, *arguments[end:]]
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> VitralError:

@@ -1,5 +1,6 @@
 """`vitral describe`."""
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from vitral.core.errors import ConfigError
 if TYPE_CHECKING:
     from vitral.models import Resnet, Vit
 
+log = logging.getLogger("vitral")
 
 SIZE_HELP = "Image size in pixels: 384, or 224x320 (height x width)."
 SET_HELP = "Change the model by the path of a setting, such as position=rope2d or mixer.heads=6; repeatable."
@@ -33,14 +35,18 @@ def describe(
     from vitral.core.documents import is_document
     from vitral.explanation.walkthrough.describe import describe as described
     from vitral.weights.hub import PREFIX, expand_short_name
-    from vitral.weights.load import load
+    from vitral.weights.load import open_model
     from vitral.weights.reader import READERS
 
     there = Path(name).expanduser().exists() and not is_document(name)
     is_weights = there or expand_short_name(name).startswith(PREFIX) or name.endswith(READERS)
-    model = load(name).bundle.model if is_weights else _named(name)
+    opened = open_model(name) if is_weights else None
+    for line in opened.messages if opened else ():
+        log.info(line)
     size = {"image_size": image_size} if image_size else {}
-    description = described(model, size | parse_settings(set_))
+    description = described(opened.loaded.bundle.model if opened else _named(name), size | parse_settings(set_))
+    if opened:
+        description = description.model_copy(update={"files": opened.files})
     typer.echo(description.to_json() if json else description)
 
 

@@ -16,6 +16,7 @@ class Upgrade(NamedTuple):
 
     fields: Mapping[str, str]  # path -> the new name of its last field
     values: Mapping[str, Mapping[str, str]]  # path -> old value -> new value
+    last: int  # the last format with the old names; only the number of later ones changed
 
 
 def _below(parent: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,15 +38,17 @@ _MODEL = {
 _GELU = {"mlp.gelu": {"tanh": "gelu_tanh", "erf": "gelu", "quick": "quick_gelu"}}
 _PREPROCESSING = {"image": "image_size", "view": "crop", "scaling": "normalize", "scaling.deviation": "std"}
 
-BUNDLE = Upgrade(  # formats 1 to 3
+BUNDLE = Upgrade(  # formats 1 to 3; format 4 has no manifest
     _below("model", _MODEL) | _below("preprocessing", _PREPROCESSING),
     {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP} | _below("model", _GELU),
+    last=3,
 )
-EXPORT = Upgrade(  # format 1
+EXPORT = Upgrade(  # format 1; format 2 has no manifest
     {"quantisation": "quantization"} | _below("preprocessing", _PREPROCESSING),
     {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP},
+    last=1,
 )
-STATE = Upgrade({"position.batch": "batch_size"}, {"position.order.kind": {"in_order": "sequential"}})  # format 1
+STATE = Upgrade({"position.batch": "batch_size"}, {"position.order.kind": {"in_order": "sequential"}}, last=1)
 RECIPE = Upgrade(  # formats 1 and 2
     {
         "data.where": "path",
@@ -84,6 +87,7 @@ RECIPE = Upgrade(  # formats 1 and 2
         "stopping.kind": {"end": "none"},
     }
     | _below("model", _GELU),
+    last=2,
 )
 
 
@@ -109,4 +113,23 @@ def upgrade_json(text: bytes, changes: Upgrade, latest: int) -> bytes:
         return text
     if not isinstance(document, dict) or document.get("format", 1) == latest:
         return text
-    return to_json(upgrade(document, changes) | {"format": latest})
+    renamed = upgrade(document, changes) if _format(document) <= changes.last else document
+    return to_json(renamed | {"format": latest})
+
+
+def _format(document: dict[str, Any]) -> int:
+    found = document.get("format", 1)
+    return found if isinstance(found, int) else 1
+
+
+def upgrade_manifest(text: bytes) -> bytes:
+    """The JSON of a manifest; in format 1, of checkpoints alone, the files are a table by name, with a `size`."""
+    document = from_json(text)
+    files = document.get("files") if isinstance(document, dict) and _format(document) == 1 else None
+    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
+        return text
+    entries = [
+        {"name": name} | {{"size": "bytes"}.get(key, key): value for key, value in entry.items()}
+        for name, entry in sorted(files.items())
+    ]
+    return to_json(document | {"format": 2, "kind": "checkpoint", "files": entries})

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 from vitral.core.errors import ConfigError, WeightsError
@@ -93,6 +94,18 @@ def load_mlflow() -> Any:
     for name, value in defaults.items():
         os.environ.setdefault(f"MLFLOW_{name}", value)
     return _loaded("mlflow", "pip install mlflow")
+
+
+def load_cryptography() -> Any:
+    """The parts of the package cryptography that sign: ed25519, serialization and exceptions."""
+    hint = "pip install 'vitral[sign]'"
+    _loaded("cryptography", hint)
+    primitives = "cryptography.hazmat.primitives"
+    return SimpleNamespace(
+        ed25519=_loaded(f"{primitives}.asymmetric.ed25519", hint),
+        serialization=_loaded(f"{primitives}.serialization", hint),
+        exceptions=_loaded("cryptography.exceptions", hint),
+    )
 
 
 @contextmanager

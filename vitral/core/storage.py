@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedWriter, FileIO
 from pathlib import Path
 from secrets import token_hex
@@ -105,10 +106,10 @@ class Storage:
         self.on_event(f"made {folder.name}")
         self.fsync(folder.parent)
 
-    def write_file(self, path: Path, chunks: Iterable[memoryview]) -> FileDigest:
+    def write_file(self, path: Path, chunks: Iterable[memoryview], mode: int = 0o666) -> FileDigest:
         """Write a new file and fsync it. The caller fsyncs the folder, once for all its files."""
         size, digest = 0, hashlib.sha256()
-        with _name_file(path), path.open("xb") as file:
+        with _name_file(path), open(path, "xb", opener=partial(os.open, mode=mode)) as file:
             for chunk in chunks:
                 file.write(chunk)
                 digest.update(chunk)

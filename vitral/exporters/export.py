@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.imports import load_onnxruntime
+from vitral.core.manifest import CARD, Manifest, describe_files, write_manifest
 from vitral.core.storage import new_folder
 from vitral.exporters.runner import FILE as RUNNER
 from vitral.exporters.runner import check_runner, runner_script
@@ -44,14 +45,12 @@ from vitral.inference.exported import (
     Export,
     Quantization,
     TensorSpec,
-    describe_files,
     package_versions,
 )
 from vitral.inference.graph.graph import build_graph
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel
 
-README = "README.md"
 VERIFICATION_SCALES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of inputs, relative to the model's size
 
 
@@ -183,12 +182,14 @@ def write_export(job: ExportJob, source: ExportSource, folder: Path) -> Export:
         certificate=certificate,
         runner=None,
     )
-    texts = {RUNNER: runner_script(request.target, plan), README: readme(metadata), EXPORT_FILE: metadata.to_json()}
+    texts = {RUNNER: runner_script(request.target, plan), CARD: readme(metadata), EXPORT_FILE: metadata.to_json()}
     for name, text in texts.items():
         STORAGE.write_file(folder / name, [memoryview(text.encode())])
     check = check_runner(folder, request.target, plan, engine, job.images.source)
     checked = metadata.model_copy(update={"runner": check})
     STORAGE.replace_file(folder / EXPORT_FILE, checked.to_json().encode())
+    files = tuple(entry for entry in describe_files(folder) if entry.name != CARD)
+    write_manifest(folder, Manifest(kind="export", files=files))
     return checked
 
 

@@ -3,12 +3,11 @@
 Nothing here imports torch.
 """
 
-import hashlib
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic_core import from_json
@@ -19,6 +18,7 @@ from vitral.core.activation import Activation
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.formats import upgrade_json
+from vitral.core.manifest import FileCheck, FileEntry, check_files
 from vitral.core.storage import wrap_read_errors
 from vitral.data.samples import format_names
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -89,7 +89,8 @@ class Certificate(Config):
 
 
 EXPORT_FILE = "export.json"
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3  # core/formats.py reads the older ones
+HAS_MANIFEST = 3  # and later formats
 Kind = Literal["onnx", "openvino", "torch"]
 MODEL_FILES: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
 Method = Literal["dynamic", "static"]  # of quantization
@@ -101,14 +102,6 @@ RESIZE_IN_GRAPH_FIXED = (
 )
 RESIZE_IN_RUNNER = "done by run.py with Pillow, whose pixels differ from Vitral's by a few levels"
 MAX_NAMES = 6  # in a log line; export.json has them all
-
-
-class ExportedFile(Config):
-    """A file of the export."""
-
-    name: str
-    bytes: int
-    sha256: str
 
 
 class TensorSpec(Config):
@@ -173,12 +166,12 @@ class RunnerCheck(Config):
 class Export(Config):
     """The description of an export: `export.json`."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     vitral: str = __version__
     kind: Kind
     precision: Precision
     opset: int | None  # of ONNX; null for torch
-    files: tuple[ExportedFile, ...]
+    files: tuple[FileEntry, ...]  # of the model
     input: TensorSpec
     output: TensorSpec
     task: str
@@ -217,16 +210,6 @@ def package_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: each for name, each in found.items() if each != "none"}
 
 
-def describe_files(folder: Path) -> tuple[ExportedFile, ...]:
-    """The files of a folder, sorted by name, with sizes and hashes."""
-    files = []
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files.append(ExportedFile(name=path.name, bytes=path.stat().st_size, sha256=digest))
-    return tuple(files)
-
-
 ENGINES: dict[Kind, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
 EXPORT_AGAIN = "copy the export again, or repeat vitral export"
 
@@ -236,9 +219,17 @@ def is_export(path: Path) -> bool:
     return os.path.isfile(path / EXPORT_FILE)  # false also for an invalid path
 
 
-def read_export(folder: Path) -> Export:
-    """The description of an export. Raises WeightsError if its files differ, or a predictor cannot use it."""
+class OpenedExport(NamedTuple):
+    """The description of an export, and the check of its files, to be waited for before the first answer."""
+
+    notes: Export
+    check: FileCheck
+
+
+def read_export(folder: Path) -> OpenedExport:
+    """The description of an export. Raises WeightsError if it is damaged, or a predictor cannot use it."""
     path = folder / EXPORT_FILE
+    check = check_files(folder, "export", (EXPORT_FILE,), "", EXPORT_AGAIN)
     with wrap_read_errors(path):
         text = path.read_bytes()
     try:
@@ -246,22 +237,25 @@ def read_export(folder: Path) -> Export:
     except ValueError as error:
         raise WeightsError(f"not JSON: {error}", code="weights.bad_config", where=path, hint=EXPORT_AGAIN) from None
     _check_format(data, path)
+    check.require_manifest(data["format"], HAS_MANIFEST, EXPORT_AGAIN)
     try:
         notes = Export.from_json(upgrade_json(text, formats.EXPORT, FORMAT))
     except ConfigError as error:
         raise WeightsError(str(error), code="weights.bad_config", where=path, hint=EXPORT_AGAIN) from None
     _check_usable(notes, folder)
-    for file in notes.files:
-        with wrap_read_errors(folder / file.name):
-            size = (folder / file.name).stat().st_size
-        if size != file.bytes:
-            message = f"has {size:,} bytes, expected {file.bytes:,}"
-            raise WeightsError(message, code="weights.corrupt", where=folder / file.name, hint=EXPORT_AGAIN)
-    return notes
+    check.require_listed((MODEL_FILES[notes.kind], *(file.name for file in notes.files)), EXPORT_AGAIN)
+    if check.status == "unverified":  # older ones have the hashes of the model alone
+        check.start(notes.files, EXPORT_AGAIN)
+    return OpenedExport(notes, check)
 
 
-def load_engine(folder: Path, notes: Export, threads: Threads = "torch") -> Engine:
-    """The engine of an export, for any number of images."""
+def load_engine(folder: Path, export: OpenedExport, threads: Threads = "torch") -> Engine:
+    """The engine of an export, for any number of images, once its files are checked."""
+    with export.check.finished():
+        return _load_engine(folder, export.notes, threads)
+
+
+def _load_engine(folder: Path, notes: Export, threads: Threads) -> Engine:
     path, batch = folder / MODEL_FILES[notes.kind], notes.input.shape[0]
     outputs, count = notes.width, thread_count(threads)
     if isinstance(batch, int) and batch > 1:

@@ -3,6 +3,7 @@
 B images, H x W pixels, C channels, K classes, D width.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from vitral.core.activation import probabilities
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.imports import is_imported
+from vitral.core.manifest import file_policy
 from vitral.data.decoding.image_objects import ImageLike, image_bytes
 from vitral.data.transforms.preprocessing import Preprocessing, image_name
 from vitral.inference.batches import Batch, read_batches
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from vitral.weights.bundle import Bundle
     from vitral.weights.load import LoadedModel
 
+log = logging.getLogger("vitral")
 BATCH_SIZE = 32
 EXACT = 1e-3  # how much an input may differ from one that was made of 8 bits
 COUNTED = 32  # images that are listed first: fewer are a known number
@@ -65,6 +68,8 @@ class PredictorOptions(TypedDict, total=False):
     engine: str | BaseEngine
     merging: "Merging | None"
     trust: bool
+    verify_files: bool
+    require_signature: str | Path
 
 
 class Ready(NamedTuple):
@@ -87,7 +92,8 @@ class Predictor:
     now. A predictor is immutable and thread-safe.
 
     A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
-    `trust` allows a model with classes of your own to import them.
+    `trust` allows a model with classes of your own to import them. `verify_files` and `require_signature` are those of
+    `vitral.load`.
     """
 
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
@@ -103,14 +109,16 @@ class Predictor:
         engine: str | BaseEngine = AUTO,
         merging: "Merging | None" = None,
         trust: bool = False,
+        verify_files: bool = True,
+        require_signature: str | Path = "",
     ) -> None:
         if isinstance(source, str):
             check_not_empty(source)
         folder = Path(source).expanduser() if isinstance(source, str | Path) else None
-        if folder and is_export(folder):
-            ready = prepare_export(folder, engine, merging)
-        else:
-            with trusted(trust):
+        with trusted(trust), file_policy(verify_files, require_signature):
+            if folder and is_export(folder):
+                ready = prepare_export(folder, engine, merging)
+            else:
                 ready = prepare_model(load_source(source, bundle), engine, merging)
         for field, value in zip(("bundle", "_model", "_engine_name", "_engines"), ready, strict=True):
             object.__setattr__(self, field, value)  # it is immutable
@@ -281,8 +289,7 @@ def predict(
     """What `vitral predict MODEL INPUT... --format jsonl` prints, as a stream of predictions.
 
     Inputs are files, folders, patterns, manifests, tar shards or names of datasets. An image that cannot be read has
-    its error in its prediction; with `strict` the error is raised. `engine`, `merging` and `trust` are those of
-    `Predictor`.
+    its error in its prediction; with `strict` the error is raised. The options are those of `Predictor`.
     """
     sources = [inputs] if isinstance(inputs, str | Path) else inputs
     if isinstance(model, Predictor) and options:
@@ -304,15 +311,17 @@ def _check_finite(batch: Batch, outputs: FloatArray) -> None:
 
 def prepare_export(folder: Path, engine: str | BaseEngine, merging: "Merging | None") -> Ready:
     """An export, with the engine that it was made for."""
-    notes = read_export(folder)
-    own = ENGINES[notes.kind]
+    opened = read_export(folder)
+    for line in opened.check.messages():
+        log.info(line)
+    notes, own = opened.notes, ENGINES[opened.notes.kind]
     if (engine if isinstance(engine, str) else kind_of(engine)) not in {AUTO, own}:
         message, hint = f"this export runs on {own} alone", "leave it out, or export the model again"
         raise ConfigError(message, code="config.conflict", where="engine", hint=hint)
     if merging is not None:
         message, hint = "an export cannot merge tokens", "use the model that it was made from"
         raise ConfigError(message, code="config.conflict", where="merging", hint=hint)
-    return Ready(notes, None, own, {notes.answer: Lazy(partial(load_engine, folder, notes))})
+    return Ready(notes, None, own, {notes.answer: Lazy(partial(load_engine, folder, opened))})
 
 
 def load_source(

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from vitral.core.errors import WeightsError
+from vitral.core.manifest import own_files
 from vitral.data.samples import SPLITS
 from vitral.evaluation.accuracy import Interval, compute_accuracy, compute_calibration, wilson_interval
 from vitral.evaluation.subject import predict
@@ -31,7 +32,7 @@ from vitral.training.finetune import FinetuneConfig, LastLayers, Lora
 from vitral.training.metrics import MetricsLine
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
 from vitral.weights.card import CardFacts, Result, TrainingFacts, render_card
-from vitral.weights.load import load
+from vitral.weights.load import LoadedModel, load
 
 Status = Literal["running", "stopped", "done"]
 BACKWARD_COST = 2  # in forward passes
@@ -144,7 +145,9 @@ class RunArtifacts:
         if split is None or recipe.task.trains != "classify":
             return None
         device = self.parts.microbatch_config.device
-        model, loader = load(home).model.to(device), build_loader(recipe, samples, split, self.group.world)
+        with own_files():
+            model = load(home).model.to(device)
+        loader = build_loader(recipe, samples, split, self.group.world)
         predictions = predict(model, loader, recipe.images.normalize, device, self.group.gather, lambda images: None)
         accuracy = compute_accuracy(predictions, samples.classes)
         return ReportEvaluation(split, predictions, accuracy, compute_calibration(predictions))
@@ -152,7 +155,8 @@ class RunArtifacts:
     def update_card(self, home: Path, step: int, evaluation: ReportEvaluation) -> None:
         """Rewrite the card of a bundle, whose weights are those of a step, with the final evaluation."""
         if self.group.is_main:
-            bundle, tensors = read_bundle(home)
+            with own_files():
+                bundle, tensors, _ = read_bundle(home)
             found = evaluation.accuracy
             result = _result(found.top1, found.ci95, evaluation.split, found.images)
             write_bundle(home, bundle, tensors, render_card(bundle, self._facts(step, [result])))
@@ -174,7 +178,7 @@ class RunArtifacts:
             samples=samples,
             metrics=metric_records(self.folder.path),
             evaluation=evaluation,
-            attention=attention_section(load(self.folder.best), samples, evaluation) if evaluation else None,
+            attention=attention_section(self._best_model(), samples, evaluation) if evaluation else None,
             cost=self.cost(step),
             notes=[*samples.notes, *self._notes(status, best)],
             next=self._next_commands(status),
@@ -183,6 +187,10 @@ class RunArtifacts:
             mixing=recipe.task.mixing.kind if isinstance(recipe.task, Classify) else "none",
         )
         write_report(self.folder.report, report)
+
+    def _best_model(self) -> LoadedModel:
+        with own_files():
+            return load(self.folder.best)
 
     def _masked_grid(self) -> PictureGrid | None:
         """Masked images and what the averaged weights predict; None for sharded weights, which need all processes."""

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError
+from vitral.core.manifest import own_files, refuse_unsigned
 from vitral.core.storage import Lock
 from vitral.data.samples import Samples
 from vitral.html.text import percent
@@ -71,7 +72,8 @@ class Run:
     @cached_property
     def model(self) -> Model:
         """The model with the best weights, in evaluation mode."""
-        return load(self.folder.best).model
+        with own_files():
+            return load(self.folder.best).model
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -173,6 +175,7 @@ def resume(
     """
     events = EventDispatcher(callbacks, open_trackers(tracker))
     folder = find_run(str(where))
+    refuse_unsigned(folder.checkpoints)
     with trusted(trust), ExitStack() as stack:
         recipe, samples = reopen_run(folder, RunRequest("" if data is None else data, val))
         group = stack.enter_context(open_process_group(select_device(recipe)))

@@ -3,7 +3,9 @@
     best/
         model.safetensors   the model's tensors by name
         config.json         the architecture, the task, the preprocessing, the class names, the format
-        README.md           the model card
+        manifest.json       the size and SHA-256 of every other file but the card
+        manifest.sig        the signature of the manifest, if `vitral sign` wrote one
+        README.md           the model card, which may be edited
         code/               copies of the files of a user's own classes, if the model has any
 
 A bundle is written as `best.tmp-new` and renamed once it is complete on disk; the previous one is called
@@ -13,7 +15,8 @@ one is found whenever a process is killed.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -28,6 +31,17 @@ from vitral.core.config import Config, OpenUnion
 from vitral.core.custom import copy_sources, use_copies
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.formats import upgrade_json
+from vitral.core.manifest import (
+    CARD,
+    MANIFEST,
+    SIGNATURE,
+    FileCheck,
+    Manifest,
+    check_files,
+    file_entries,
+    is_artifact,
+    write_manifest,
+)
 from vitral.core.storage import STORAGE, Storage, wrap_read_errors, write_error
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import find_mismatches, raise_mismatches
@@ -36,11 +50,12 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.tensors import read_safetensors, safetensors_chunks, tensor_names
 
-CONFIG, MODEL, CARD, CODE = "config.json", "model.safetensors", "README.md", "code"
-FILES = (MODEL, CONFIG, CARD, CODE)
+CONFIG, MODEL, CODE = "config.json", "model.safetensors", "code"
+FILES = (MODEL, CONFIG, MANIFEST, SIGNATURE, CARD, CODE)
 # Tensors that every model of a kind has, by names that no other library gives them.
 OUR_TENSORS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
-FORMAT = 4  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
+FORMAT = 5  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
+HAS_MANIFEST = 5  # and later formats
 CUSTOM_CODES = ("config.untrusted", "config.not_importable", "config.wrong_class")  # of a user's own classes
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
@@ -48,7 +63,7 @@ COPY_AGAIN = "copy the bundle again, or take another one of the run"
 class Bundle(Config):
     """Everything that a model's weights need: the content of `config.json`."""
 
-    format: Literal[4] = 4
+    format: Literal[5] = 5
     vitral: str = __version__  # that wrote it
     model: Annotated[Vit | Resnet, OpenUnion()]
     task: Literal["classify", "masked_patches", "features"]  # what it was trained for; features if that is unknown
@@ -95,14 +110,17 @@ class BundleContents(NamedTuple):
 
     bundle: Bundle
     tensors: dict[str, Tensor]
+    check: FileCheck  # of the files
 
 
 def is_bundle(folder: Path) -> bool:
     """Whether there is a bundle, complete or damaged; folders of other libraries have files of the same names.
 
-    If config.json is damaged, the names of the tensors decide.
+    If config.json is damaged, the manifest or the names of the tensors decide.
     """
     home = _present(folder)
+    if is_artifact(home, "bundle"):
+        return True
     try:
         data = from_json((home / CONFIG).read_bytes())
         if isinstance(data, dict) and "format" in data and "vitral" in data:
@@ -118,14 +136,23 @@ def is_bundle(folder: Path) -> bool:
 
 def read_bundle(folder: Path) -> BundleContents:
     """The bundle in a folder; WeightsError names the file and the field or tensor that is wrong."""
+    with open_bundle(folder) as contents:
+        return contents
+
+
+@contextmanager
+def open_bundle(folder: Path) -> Iterator[BundleContents]:
+    """The bundle in a folder. Its weights are hashed until the block ends, while a model is built of them."""
     home = _present(folder)
-    bundle = _read_config(home / CONFIG)
-    tensors = read_safetensors(home / MODEL, COPY_AGAIN)
-    own = bundle.model.build_empty().state_dict()
-    raise_mismatches(
-        find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}"
-    )
-    return BundleContents(bundle, tensors)
+    check = check_files(home, "bundle", (CONFIG, MODEL), CODE, COPY_AGAIN)
+    with check.finished():
+        bundle = _read_config(home / CONFIG, check)
+        tensors = read_safetensors(home / MODEL, COPY_AGAIN)
+        own = bundle.model.build_empty().state_dict()
+        raise_mismatches(
+            find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}"
+        )
+        yield BundleContents(bundle, tensors, check)
 
 
 def write_bundle(
@@ -156,19 +183,22 @@ def write_bundle(
 
 def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage) -> None:
     disk.make_folder(draft)
-    disk.write_file(draft / MODEL, safetensors_chunks(tensors))
     now = bundle.model_copy(update={"vitral": __version__})
-    disk.write_file(draft / CONFIG, [memoryview(now.to_json().encode())])
+    digests = {
+        MODEL: disk.write_file(draft / MODEL, safetensors_chunks(tensors)),
+        CONFIG: disk.write_file(draft / CONFIG, [memoryview(now.to_json().encode())]),
+    }
     disk.write_file(draft / CARD, [memoryview(card.encode())])
     if sources := copy_sources(now.model_dump(mode="json")):
         disk.make_folder(draft / CODE)
         for name, content in sources.items():
-            disk.write_file(draft / CODE / name, [memoryview(content)])
+            digests[f"{CODE}/{name}"] = disk.write_file(draft / CODE / name, [memoryview(content)])
         disk.fsync(draft / CODE)
+    write_manifest(draft, Manifest(kind="bundle", files=file_entries(digests)), disk)
     disk.fsync(draft)
 
 
-def _read_config(path: Path) -> Bundle:
+def _read_config(path: Path, check: FileCheck) -> Bundle:
     with wrap_read_errors(path):
         text = path.read_bytes()
     try:
@@ -177,6 +207,7 @@ def _read_config(path: Path) -> Bundle:
         message = f"not JSON: {error}"
         raise WeightsError(message, code="weights.bad_config", where=path, hint=COPY_AGAIN) from None
     _check_format(data, path)
+    check.require_manifest(data["format"], HAS_MANIFEST, COPY_AGAIN)
     try:
         with use_copies(path.parent / CODE):
             return Bundle.from_json(upgrade_json(text, formats.BUNDLE, FORMAT))

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.manifest import CARD, add_to_manifest, own_files
 from vitral.core.storage import STORAGE, new_folder
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.position import Learned1d, Learned2d
 from vitral.models.registry import SizeLike
 from vitral.models.vit import Vit
 from vitral.weights.adapt import adapt, config_changes
-from vitral.weights.bundle import CARD, Bundle, is_bundle, write_bundle
+from vitral.weights.bundle import Bundle, is_bundle, write_bundle
 from vitral.weights.card import CardFacts, render_card
 from vitral.weights.certificate import (
     CERTIFICATE_FILE,
@@ -144,7 +145,9 @@ def write_model(source: LoadedModel, origin: Origin, out: Path, to: str) -> Cert
     with new_folder(out) as draft:
         written = _write_files(source, draft, format) if format else _write_bundle(source, draft, origin, out.name)
         certificate = _check(source, origin, written)
-        STORAGE.write_file(draft / CERTIFICATE_FILE, [memoryview(certificate.to_json().encode())])
+        digest = STORAGE.write_file(draft / CERTIFICATE_FILE, [memoryview(certificate.to_json().encode())])
+        if format is None:
+            add_to_manifest(draft, {CERTIFICATE_FILE: digest})
     return certificate
 
 
@@ -174,7 +177,9 @@ def _write_bundle(source: LoadedModel, draft: Path, origin: Origin, name: str) -
     else:
         text = render_card(bundle, CardFacts(name, None, ()))
     write_bundle(draft, bundle, source.model.state_dict(), text)
-    return WrittenModel(BUNDLE, open_model(draft), LibraryCheck(f"{NOT_RUN}vitral itself reads a bundle", None))
+    with own_files():
+        reloaded = open_model(draft)
+    return WrittenModel(BUNDLE, reloaded, LibraryCheck(f"{NOT_RUN}vitral itself reads a bundle", None))
 
 
 def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenModel:
@@ -185,7 +190,8 @@ def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenMod
     for name, chunks in format.files(source.bundle, tensors).items():
         STORAGE.write_file(draft / name, chunks)
     settings = (f"image_size={model.image_size}", *format.required_settings(model))
-    reloaded = open_model(draft, *settings, options=ReadOptions(format=format.name))
+    with own_files():
+        reloaded = open_model(draft, *settings, options=ReadOptions(format=format.name))
     return WrittenModel(format.name, reloaded, _check_target(source, reloaded))
 
 

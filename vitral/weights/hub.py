@@ -18,7 +18,7 @@ from vitral.weights.pretrained import PRETRAINED, published_weights
 
 log = logging.getLogger("vitral")
 PREFIX = "hf:"
-FILE_PATTERNS = ["*.safetensors", "*.npz", "*.json"]
+FILE_PATTERNS = ["*.safetensors", "*.npz", "*.json", "manifest.sig"]
 SECOND_COPIES = ["open_clip_*"]  # of the weights, in the names of another library
 PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME = re.compile(rf"(?P<id>{PART}/{PART})(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]*))?")

@@ -1,6 +1,5 @@
 """Load a model from a run, a bundle, the Hugging Face hub, or a checkpoint of another library."""
 
-import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,13 @@ from vitral.core.config import override
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.core.imports import pause_gc
+from vitral.core.manifest import FileStatus, file_policy, hash_files, refuse_unsigned
 from vitral.models.base import Grid, Model
 from vitral.models.head import NoHead
 from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
+from vitral.weights.bundle import MODEL, Bundle, is_bundle, open_bundle
 from vitral.weights.card import architecture
 from vitral.weights.formats.format import Checkpoint, DetectedModel, Format
 from vitral.weights.formats.rules import Rule, import_tensors
@@ -88,6 +88,7 @@ class OpenedModel(NamedTuple):
     file: Path
     messages: tuple[str, ...]
     source: SourceCheckpoint | None = None
+    files: FileStatus = "unverified"
 
 
 def load(
@@ -96,6 +97,8 @@ def load(
     settings: Mapping[str, object] | None = None,
     trust: bool = False,
     verify: bool = False,
+    verify_files: bool = True,
+    require_signature: str | Path = "",
     **options: Unpack[LoadOptions],
 ) -> LoadedModel:
     """Load a run, a bundle, or a checkpoint of another library: `model, bundle = vitral.load("runs/photos")`.
@@ -106,9 +109,12 @@ def load(
     The weights are memory-mapped; changing them changes no file. `trust` allows a model with classes of your own to
     import them. `verify` runs the library that wrote the file, which must be installed, in a process of its own, and
     refuses the model if its outputs differ.
+
+    The files of a bundle are checked against its manifest, unless `verify_files` is false; `require_signature` is a
+    file with the public key that must have signed it.
     """
     text = [f"{path}={value}" for path, value in (settings or {}).items()]
-    with pause_gc(), trusted(trust):
+    with pause_gc(), trusted(trust), file_policy(verify_files, require_signature):
         found = open_model(where, *text, options=ReadOptions(**options))
         messages = found.messages
         if verify:
@@ -125,21 +131,22 @@ def open_model(where: str | Path, *settings: str, options: ReadOptions = DEFAULT
     source = fetch_weights(str(where), options.offline)
     check_path(source.path)
     if (home := find_bundle(source.path)) is None:
+        refuse_unsigned(source.path)
         return _open_checkpoint(source, settings, options)
     if given := [*settings, *options.given()]:
         message = f"a bundle records all its settings, and takes no {given[0]}"
         raise ConfigError(message, code="config.conflict", where=home, hint="leave it out")
-    bundle, tensors = read_bundle(home)
-    model = bundle.model.build_empty()
-    try:
-        model.load_weights(tensors)
-    except WeightsError as error:
-        raise WeightsError(error.message, code=error.code, where=home / MODEL, hint=error.hint) from None
+    with open_bundle(home) as (bundle, tensors, check):
+        model = bundle.model.build_empty()
+        try:
+            model.load_weights(tensors)
+        except WeightsError as error:
+            raise WeightsError(error.message, code=error.code, where=home / MODEL, hint=error.hint) from None
     model.activation = bundle.activation
-    messages = _stretch_message(model, bundle)
+    messages = [*check.messages(), *_stretch_message(model, bundle)]
     if bundle.task == "classify" and "activation" not in bundle.model_fields_set:
         messages.append(UNRECORDED_ACTIVATION)
-    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(messages))
+    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(messages), files=check.status)
 
 
 def find_bundle(path: Path) -> Path | None:
@@ -279,8 +286,4 @@ def describe_checkpoint(found: DetectedModel) -> list[str]:
 
 def hash_weights(path: Path) -> str:
     """The sha256 of a weight file; for an index, that of its files one after the other."""
-    digest = hashlib.sha256()
-    for shard in shard_files(path):
-        with shard.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()
+    return hash_files(shard_files(path))

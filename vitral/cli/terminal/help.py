@@ -17,7 +17,7 @@ VERB_GROUPS = {  # in the order of use
     "Prepare data": ("check", "pack"),
     "Train": ("train", "demo"),
     "Look at a model": ("evaluate", "explain", "describe", "models"),
-    "Use a model": ("predict", "export", "convert", "merge", "bench"),
+    "Use a model": ("predict", "export", "convert", "merge", "sign", "bench"),
 }
 REST = "More"  # verbs of no group
 WIDEST = 100  # columns of the help on a wide terminal

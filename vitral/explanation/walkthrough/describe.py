@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from vitral.core.config import Config, Size
+from vitral.core.manifest import FileStatus
 from vitral.explanation.walkthrough.equations import equations
 from vitral.html.text import align_columns
 from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
@@ -56,9 +57,10 @@ class Description(Config):
     needs: tuple[MemoryUse, ...]
     equations: tuple[str, ...]
     config: Vit | Resnet
+    files: FileStatus | Literal["none"] = "none"  # whether those that it was loaded from were verified
 
     def __str__(self) -> str:
-        """The table from image to prediction, the memory, and the equations."""
+        """The table from image to prediction, the memory, the equations, and whether its files were verified."""
         rows: list[Row] = [("part", "passes on", "parameters", "multiply-adds", "kept in training")]
         rows.append(("image", f"{self.channels} x {self.image.height} x {self.image.width}", "", "", ""))
         rows += [table_row(part) for part in self.parts if part.name == "pool" or is_counted(part)]
@@ -73,7 +75,8 @@ class Description(Config):
         sequence = f"sequence: {' + '.join(terms)} = {cls + registers + grid[0] * grid[1]} tokens"
         needs = [(str(need.batch), format_bytes(need.inference), format_bytes(need.training)) for need in self.needs]
         memory = align_columns([("a batch of", "inference", "training"), *needs], right=(1, 2))
-        return "\n\n".join([table, sequence, "\n".join(memory), "\n".join(self.equations)])
+        files = [] if self.files == "none" else [f"files: {self.files}"]
+        return "\n\n".join([table, sequence, "\n".join(memory), "\n".join(self.equations), *files])
 
 
 def is_counted(part: Part) -> bool:
