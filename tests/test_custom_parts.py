@@ -92,6 +92,8 @@ calls = {
     "explain": lambda trust: vitral.explain(home, photo, quick=True, trust=trust),
     "evaluate": lambda trust: vitral.evaluate(home, "digits.csv", split="val", cache=False, workers=0, trust=trust),
     "export": lambda trust: vitral.export(home, "torch", data="digits.csv", out="exported", trust=trust),
+    "convert": lambda trust: vitral.convert(home, "converted", trust=trust),
+    "describe": lambda trust: vitral.describe("Ti/16", {"position": "./own.py:Sine"}, trust=trust),
 }
 for name, call in calls.items():  # each is refused as long as nothing is imported
     try:
@@ -117,7 +119,7 @@ def test_a_bundle_with_a_part_of_a_user_opens_elsewhere_with_trust_alone(parts: 
         torch.nn.init.normal_(weight, std=0.2)
     vitral.save(model.eval(), tmp_path / "bundle", classes=["cat", "dog"])
     logits = model(torch.ones(1, 3, 32, 32)).detach()
-    parts.unlink()
+    parts.rename(tmp_path / "own.py")
     rows = ["path,label"]
     for number in range(10):
         Image.new("RGB", (32, 32), (20 * number, 50, 50)).save(tmp_path / f"{number}.png")
@@ -125,7 +127,7 @@ def test_a_bundle_with_a_part_of_a_user_opens_elsewhere_with_trust_alone(parts: 
     (tmp_path / "digits.csv").write_text("\n".join(rows), encoding="utf-8")
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "bundle"), "1.png"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    names = ("load", "predictor", "predict", "explain", "evaluate", "export")
+    names = ("load", "predictor", "predict", "explain", "evaluate", "export", "convert", "describe")
     refused, opened = [f"{name} config.untrusted" for name in names], [f"{name} opened" for name in names]
     assert done.stdout.splitlines() == [*refused, *opened], done.stderr
     assert np.array_equal(np.load(tmp_path / "logits.npy"), logits.numpy())

@@ -1,5 +1,7 @@
 """Other patch sizes: the patch embedding resized by the pseudo-inverse."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,9 +11,13 @@ import vitral
 from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from tests.weights.bundles import loaded, tensors_of
+from vitral.cli import main
 from vitral.core.config import Size, override
 from vitral.models import Hybrid, Patches, Resnet, Vit
+from vitral.models.base import patch_grid
+from vitral.models.embed import cut_patches, join_patches
 from vitral.weights.adapt import adapt, load_pretrained, resize_patches
+from vitral.weights.certificate import read_certificate
 
 WEIGHT = "stem.project.weight"
 
@@ -75,6 +81,34 @@ def test_a_model_with_larger_patches_answers_for_larger_images_as_before() -> No
     old, new = (each.transpose(3, 4).flatten(4).flatten(2, 3) for each in (old, new))  # (B, C, H, W)
     with torch.no_grad():
         assert torch.allclose(made.loaded.model(new), source.model(old), rtol=1e-4, atol=1e-4)
+
+
+def enlarge(images: Tensor, old: Size, new: Size) -> Tensor:
+    """Images (B, C, H, W) of which each patch is resized by itself."""
+    grid = patch_grid(Size(*images.shape[2:]), old)
+    patches = cut_patches(images, old).flatten(0, 1).unflatten(1, (-1, *old))  # (B N, C, P, Q)
+    grown = resize(patches, new).flatten(1).unflatten(0, (len(images), -1))  # (B, N, C p q)
+    return join_patches(grown, grid, new)
+
+
+def test_the_command_makes_a_bundle_that_answers_for_enlarged_patches_as_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = loaded(small())
+    vitral.save(source.model, tmp_path / "small", classes=source.bundle.classes)
+    words = [str(tmp_path / "small"), str(tmp_path / "large"), "--patch", "12x16", "--image-size", "48x96"]
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", *words])
+    assert ended.value.code in (0, None)
+    assert capsys.readouterr().out.strip() == str(tmp_path / "large")
+    model, bundle = vitral.load(tmp_path / "large")
+    assert isinstance(bundle.model, Vit)
+    assert (bundle.model.stem.patch, bundle.model.image_size) == ((12, 16), (48, 96))
+    assert read_certificate(tmp_path / "large").changed == ("patches of 8x8 resized to 12x16 by the pseudo-inverse",)
+    images = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        found = model.double()(enlarge(images, Size(8, 8), Size(12, 16)))
+        assert torch.allclose(found, source.model.double()(images), rtol=0, atol=1e-5)  # weights are rounded to float32
 
 
 def test_another_patch_keeps_the_image_size_and_resamples_positions() -> None:

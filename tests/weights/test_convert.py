@@ -53,6 +53,8 @@ def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_pa
     assert (found["changed"], found["tensors"]) == ([], [])
     for subject, file in (("read", source), ("written", tmp_path / "ours/model.safetensors")):
         assert found[subject]["sha256"] == sha256(file.read_bytes()).hexdigest()
+        assert found[subject]["file"] == file.name
+    assert str(tmp_path) not in (tmp_path / "ours/certificate.json").read_text()  # it may be published
     assert bundle.source == "timm's Vision Transformer, from timm.safetensors"
     expected = vitral.load(source, settings=parse_settings([*HINTS])).model.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())

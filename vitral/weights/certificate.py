@@ -27,7 +27,7 @@ class CertifiedFile(Config):
     """A file of weights."""
 
     software: str
-    file: str
+    file: str  # its name alone: a certificate may be published with the weights
     sha256: str
 
 

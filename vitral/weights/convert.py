@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.manifest import CARD, add_to_manifest, own_files
 from vitral.core.storage import STORAGE, new_folder
@@ -100,12 +101,14 @@ def convert(
     to: str = "vitral",
     settings: Mapping[str, object] | None = None,
     verify: bool = False,
+    trust: bool = False,
     **options: Unpack[ConvertOptions],
 ) -> Conversion:
     """Read weights, optionally adapt them to other images or fewer layers, and write them for a library.
 
     Settings give what a checkpoint does not record, as for `vitral.load`. The library of the file runs on it where it
-    is installed; with `verify` the conversion is refused where it cannot be.
+    is installed; with `verify` the conversion is refused where it cannot be. `trust` allows a model with classes of
+    your own to import them.
     """
     if to != OURS:
         library_formats(to)  # rejects an unknown name before anything is read
@@ -114,16 +117,17 @@ def convert(
     adapting: dict[str, Any] = {
         name: value for name, value in options.items() if name not in reading and value not in (None, (), [])
     }
-    opened = open_model(where, *text, options=ReadOptions(**reading))
-    for line in opened.messages:
-        log.info(line)
-    origin = describe_origin(opened, verify)
-    source = opened.loaded
-    if adapting:
-        source, done = adapt(source, **adapting)
-        origin = origin._replace(changed=done)
-    folder = Path(out).expanduser()
-    return Conversion(folder, write_model(source, origin, folder, to), origin.changed)
+    with trusted(trust):
+        opened = open_model(where, *text, options=ReadOptions(**reading))
+        for line in opened.messages:
+            log.info(line)
+        origin = describe_origin(opened, verify)
+        source = opened.loaded
+        if adapting:
+            source, done = adapt(source, **adapting)
+            origin = origin._replace(changed=done)
+        folder = Path(out).expanduser()
+        return Conversion(folder, write_model(source, origin, folder, to), origin.changed)
 
 
 def describe_origin(opened: OpenedModel, verify: bool) -> Origin:
@@ -221,7 +225,7 @@ def _check(source: LoadedModel, origin: Origin, written: WrittenModel) -> Certif
     shapes = " and ".join(f"{NUM_IMAGES} of {size}" for size in probe_sizes(bundle))
     certificate = Certificate(
         images=f"{shapes}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; the target sees the first",
-        read=CertifiedFile(software=bundle.source or BUNDLE, file=str(where), sha256=hash_weights(where)),
+        read=CertifiedFile(software=bundle.source or BUNDLE, file=where.name, sha256=hash_weights(where)),
         source_library=origin.check.library,
         source=origin.check.difference,
         changed=(*origin.changed, *changes, *(change.describe() for change in tensors)),
@@ -233,21 +237,24 @@ def _check(source: LoadedModel, origin: Origin, written: WrittenModel) -> Certif
         again=max(again, key=lambda each: each.largest),
         untold=tuple(missing_metadata(bundle, reloaded.bundle)),
     )
-    _refuse_differences(certificate, bundle, reloaded.bundle, changes)
+    _refuse_differences(certificate, where, (bundle, reloaded.bundle), changes)
     return certificate
 
 
-def _refuse_differences(certificate: Certificate, before: Bundle, after: Bundle, changes: Sequence[str]) -> None:
+def _refuse_differences(
+    certificate: Certificate, where: Path, bundles: tuple[Bundle, Bundle], changes: Sequence[str]
+) -> None:
     """Raise WeightsError, with the cause, where the outputs of what was written are not those of the model."""
     if certificate.worst.largest <= TOLERANCE:
         return
+    before, after = bundles
     size, ours, theirs = before.preprocessing.image_size, resampling_of(before), resampling_of(after)
     if size != before.model.image_size and ours != theirs:
         raise WeightsError(
             f"the outputs for {size} images would differ: {certificate.written.software} resamples the positions for "
             f"{before.model.image_size} as {theirs}, this model as {ours}",
             code="weights.resampling_differs",
-            where=certificate.read.file,
+            where=where,
             hint=f"write the positions for that size: --image-size {size}",
         )
     difference = certificate.worst.describe()
@@ -255,11 +262,11 @@ def _refuse_differences(certificate: Certificate, before: Bundle, after: Bundle,
         raise WeightsError(
             f"{certificate.written.software} cannot hold {'; '.join(changes)}, and then {difference}",
             code="weights.no_counterpart",
-            where=certificate.read.file,
+            where=where,
             hint="convert it to another library, or to a bundle: --to vitral",
         )
     message = f"the outputs of what was written differ: {difference}"
-    raise WeightsError(message, code="weights.conversion_differs", where=certificate.read.file, hint=REPORT_BUG)
+    raise WeightsError(message, code="weights.conversion_differs", where=where, hint=REPORT_BUG)
 
 
 def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:

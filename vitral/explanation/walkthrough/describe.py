@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from vitral.core.config import Config, Size
+from vitral.core.custom import trusted
 from vitral.core.manifest import FileStatus
 from vitral.explanation.walkthrough.equations import equations
 from vitral.html.text import align_columns
@@ -106,10 +107,18 @@ class TableEntry(NamedTuple):
 
 
 def describe(
-    model: ModelLike, settings: Mapping[str, object] | None = None, **options: Unpack[ModelOptions]
+    model: ModelLike,
+    settings: Mapping[str, object] | None = None,
+    *,
+    trust: bool = False,
+    **options: Unpack[ModelOptions],
 ) -> Description:
-    """A model by name, file or config, described without allocating it: `print(describe("B/16", image_size=384))`."""
-    config = model_config(model, settings, **options)
+    """A model by name, file or config, described without allocating it: `print(describe("B/16", image_size=384))`.
+
+    `trust` allows settings or a file that name classes of your own to import them.
+    """
+    with trusted(trust):
+        config = model_config(model, settings, **options)
     with FakeTensorMode():
         frame = config.build_empty("cpu")
         parts, whole = count_parts(frame, config)
