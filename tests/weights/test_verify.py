@@ -8,7 +8,7 @@ import torch
 
 import vitral
 from tests.errors import raises
-from tests.models.references import reference
+from tests.models.references import FOLDER, reference
 from tests.weights.formats.files import put
 from tests.weights.oracles.fakes import install_timm
 from vitral.weights.load import LoadOptions
@@ -105,3 +105,53 @@ def test_what_was_written_is_run_by_the_target_library(
     with raises("weights.conversion_unreadable", "timm 9.9", "Error(s) in loading state_dict"):
         vitral.convert(tmp_path / "ours", tmp_path / "refused", to="timm")
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.usefixtures("timm")
+def test_googles_file_is_run_by_timms_own_reader_of_npz(tmp_path: Path) -> None:
+    made = vitral.convert(FOLDER / "google_vit.npz", tmp_path / "out", to="google", verify=True).certificate
+    assert made.source_library == made.library == "timm 9.9, which reads Google's npz"
+    assert made.source is not None
+    assert made.theirs is not None
+    assert made.source.logits is not None
+    assert max(made.source.largest, made.theirs.largest) < 1e-5
+    hidden = vitral.convert(FOLDER / "google_tanh.npz", tmp_path / "hidden").certificate
+    assert hidden.source is not None
+    assert (hidden.source.logits, hidden.source.largest < 1e-5) == (None, True)  # timm leaves the hidden layer out
+
+
+@pytest.mark.parametrize(("name", "reason"), [("google_hybrid", "stem."), ("big_vision_sines", "sincos2d")])
+def test_a_file_that_timm_reads_as_another_model_is_not_compared(name: str, reason: str, tmp_path: Path) -> None:
+    settings = {"image_size": 16} if name == "big_vision_sines" else {}
+    made = vitral.convert(FOLDER / f"{name}.npz", tmp_path / "out", settings=settings).certificate
+    assert made.source is None
+    assert made.source_library.startswith("none: timm, which reads such files, has another model for them")
+    assert reason in made.source_library
+    with raises("weights.verification_unavailable", "timm"):
+        vitral.load(FOLDER / f"{name}.npz", settings=settings, verify=True)
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize("name", ["dino", "dinov2"])
+def test_a_backbone_of_facebook_is_run_by_timms_own_conversion(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a training checkpoint the backbone alone is handed over, under the names that timm reads."""
+    backbone = {each.removeprefix("backbone.") for each in reference(name).weights}
+    used = [each for each in backbone if not each.startswith("head.") and each != "mask_token"]
+    monkeypatch.setenv("FAKE_TIMM_NAMES", json.dumps([each for each in used if ".ls" not in each]))
+    folder = put(tmp_path / "in", reference(name).weights)
+    if name == "dinov2":  # with LayerScale, which the stand-in does not have
+        with raises("weights.verification_unavailable", "timm 9.9", "facebook's DINOv2", "ls1.gamma"):
+            vitral.load(folder, settings={"mixer.heads": 2}, verify=True)
+        return
+    made = vitral.convert(folder, tmp_path / "out", settings={"mixer.heads": 2}, verify=True).certificate
+    assert made.source_library == "timm 9.9, which reads files of facebook's DINO"
+    assert made.source is not None
+    assert made.source.largest < 1e-5
+
+
+def test_without_timm_a_file_of_facebook_or_google_says_so(tmp_path: Path) -> None:
+    folder = put(tmp_path / "in", reference("dino").weights)
+    made = vitral.convert(folder, tmp_path / "out", settings={"mixer.heads": 2}).certificate
+    assert (made.source, made.source_library) == (None, "none: timm is not installed")

@@ -97,11 +97,6 @@ class Certificate(Config):
             *self.untold,
         ]
 
-    @property
-    def worst(self) -> Difference:
-        """The larger of the differences that the conversion itself made."""
-        return max(filter(None, (self.theirs, self.again)), key=lambda each: each.largest)
-
 
 def describe_library(role: str, library: str, difference: Difference | None) -> str:
     """A line about a library that was run, or why it was not."""
@@ -166,3 +161,12 @@ def tensor_changes(before: Mapping[str, Tensor], after: Iterator[tuple[str, Tens
         if count := int(changed.sum()):
             largest = float((old.float() - new.float()).abs().max())
             yield TensorChange(name=name, values=count, of=old.numel(), largest=largest)
+
+
+def zeros_added(name: str, before: Tensor | None, after: Tensor) -> TensorChange:
+    """A tensor that got rows of zeros, or is new and all zeros."""
+    count = after.numel() - (0 if before is None else before.numel())
+    shape = f"new, {tuple(after.shape)} zeros"
+    if before is not None:
+        shape = f"shape {tuple(before.shape)} became {tuple(after.shape)}: zeros were added"
+    return TensorChange(name=name, values=count, of=after.numel(), largest=0.0, shape=shape)

@@ -28,10 +28,13 @@ from vitral.weights.certificate import (
     TOLERANCE,
     Certificate,
     CertifiedFile,
+    Difference,
     TensorChange,
     output_difference,
     tensor_changes,
+    zeros_added,
 )
+from vitral.weights.formats.counterpart import zero_padded
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.registry import library_formats
 from vitral.weights.formats.rules import export_tensors, written_tensors
@@ -65,12 +68,22 @@ class Origin(NamedTuple):
     dropped: tuple[str, ...] = ()  # tensors of the file that the model does not use
 
 
+class FittedModel(NamedTuple):
+    """The nearest model that a format holds, usually the model itself, and in what it differs."""
+
+    loaded: LoadedModel
+    changed: tuple[str, ...] = ()  # settings, a sentence each
+    tensors: tuple[TensorChange, ...] = ()  # that were added, or got a row
+
+
 class WrittenModel(NamedTuple):
-    """What was written, read back, and the target library's answer."""
+    """What was written, read back, and the target library's answers beside those of the model before it was fitted."""
 
     software: str
+    fitted: FittedModel
     reloaded: OpenedModel
-    check: LibraryCheck
+    check: LibraryCheck  # of what was written
+    before: LibraryCheck  # of the model
 
 
 class Conversion(NamedTuple):
@@ -157,10 +170,12 @@ def write_model(source: LoadedModel, origin: Origin, out: Path, to: str) -> Cert
 
 def select_format(source: LoadedModel, library: str) -> Format:
     """The format of a library that holds most of the model; WeightsError names the parts that none can."""
-    faults = {format: list(format.unsupported(source.bundle)) for format in library_formats(library)}
-    model = source.bundle.model
-    differs = {format: isinstance(model, Vit) and not format.resamples_as(model) for format in faults}
-    format, fewest = min(faults.items(), key=lambda each: (len(each[1]), differs[each[0]]))
+    model, faults, differs = source.bundle.model, dict[Format, list[str]](), dict[Format, tuple[int, bool]]()
+    for format in library_formats(library):
+        nearest = format.nearest(model) if isinstance(model, Vit) else model
+        faults[format] = list(format.unsupported(source.bundle.model_copy(update={"model": nearest})))
+        differs[format] = len(config_changes(model, nearest)), isinstance(model, Vit) and not format.resamples_as(model)
+    format, fewest = min(faults.items(), key=lambda each: (len(each[1]), *differs[each[0]]))
     if not fewest:
         return format
     raise WeightsError(
@@ -183,89 +198,116 @@ def _write_bundle(source: LoadedModel, draft: Path, origin: Origin, name: str) -
     write_bundle(draft, bundle, source.model.state_dict(), text)
     with own_files():
         reloaded = open_model(draft)
-    return WrittenModel(BUNDLE, reloaded, LibraryCheck(f"{NOT_RUN}vitral itself reads a bundle", None))
+    none = LibraryCheck(f"{NOT_RUN}vitral itself reads a bundle", None)
+    return WrittenModel(BUNDLE, FittedModel(source), reloaded, none, none)
+
+
+def fit_format(source: LoadedModel, format: Format) -> FittedModel:
+    """The nearest model that a format holds, with the difference that its settings make to the outputs."""
+    model, bundle = source.bundle.model, source.bundle
+    assert isinstance(model, Vit)
+    if (nearest := format.nearest(model)) == model:
+        return FittedModel(source)
+    own, fitted = source.model.state_dict(), nearest.build_empty()
+    tensors = zero_padded(own, fitted.state_dict())
+    fitted.load_weights(tensors)
+    loaded = LoadedModel(fitted.eval(), bundle.model_copy(update={"model": nearest}))
+    effect = largest_difference(source, loaded).describe()
+    settings = ", ".join(config_changes(model, nearest))
+    added = [name for name, tensor in tensors.items() if name not in own or tensor.shape != own[name].shape]
+    return FittedModel(
+        loaded,
+        (f"{settings}, as {format.title} has it: {effect}",),
+        tuple(zeros_added(name, own.get(name), tensors[name]) for name in added),
+    )
 
 
 def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenModel:
-    model = source.bundle.model
+    fitted = fit_format(source, format)
+    model, own = fitted.loaded.bundle.model, fitted.loaded.model.state_dict()
     assert isinstance(model, Vit)
-    own = source.model.state_dict()
     tensors = export_tensors(format.rules(model, own), own)
-    for name, chunks in format.files(source.bundle, tensors).items():
+    for name, chunks in format.files(fitted.loaded.bundle, tensors).items():
         STORAGE.write_file(draft / name, chunks)
     settings = (f"image_size={model.image_size}", *format.required_settings(model))
     with own_files():
         reloaded = open_model(draft, *settings, options=ReadOptions(format=format.name))
-    return WrittenModel(format.name, reloaded, _check_target(source, reloaded))
+    return WrittenModel(format.name, fitted, reloaded, *_check_target(source, fitted.loaded, reloaded))
 
 
-def _check_target(source: LoadedModel, reloaded: OpenedModel) -> LibraryCheck:
-    """Our outputs before, against those of the target library for what was written."""
+def _check_target(source: LoadedModel, fitted: LoadedModel, reloaded: OpenedModel) -> tuple[LibraryCheck, LibraryCheck]:
+    """The outputs of the target library for what was written, against the model as fitted and as before."""
     assert reloaded.source is not None
     batches = [probe_images(source.bundle, size) for size in probe_sizes(source.bundle)[:1]]
     answer = run_library(reloaded.source, reloaded.loaded.bundle, batches)
-    if answer.library and not answer.opened:
+    if answer.library and answer.own and not answer.opened:
         message = f"the target library cannot load what was written: {answer.reason}"
         raise WeightsError(message, code="weights.conversion_unreadable", hint=REPORT_BUG)
-    return check_library(source, answer, batches)
+    found = check_library(fitted, answer, batches)
+    return found, found if fitted is source else check_library(source, answer, batches)
+
+
+def largest_difference(one: LoadedModel, other: LoadedModel) -> Difference:
+    """Of the outputs of two models for the images that outputs are compared on."""
+    batches = [probe_images(one.bundle, size) for size in probe_sizes(one.bundle)]
+    pairs = ((model_outputs(one.model, images), model_outputs(other.model, images)) for images in batches)
+    return max((output_difference(*pair) for pair in pairs), key=lambda each: each.largest)
 
 
 def _check(source: LoadedModel, origin: Origin, written: WrittenModel) -> Certificate:
     """The certificate of what was written; WeightsError where the outputs differ."""
     bundle, where, reloaded = source.bundle, origin.file, written.reloaded.loaded
-    file = written.reloaded.file
-    batches = [probe_images(bundle, size) for size in probe_sizes(bundle)]
-    pairs = ((model_outputs(source.model, x), model_outputs(reloaded.model, x)) for x in batches)
-    again = [output_difference(one, other) for one, other in pairs]
+    file, fitted = written.reloaded.file, written.fitted
+    again = largest_difference(fitted.loaded, reloaded)
+    changes = config_changes(fitted.loaded.bundle.model, reloaded.bundle.model)
+    worst = max(filter(None, (written.check.difference, again)), key=lambda each: each.largest)
+    _refuse_differences(worst, where, (bundle, written), changes)
     tensors = (
         *origin.tensors,
-        *tensor_changes(source.model.state_dict(), iter(reloaded.model.state_dict().items())),
+        *fitted.tensors,
+        *tensor_changes(fitted.loaded.model.state_dict(), iter(reloaded.model.state_dict().items())),
     )
-    changes = config_changes(bundle.model, reloaded.bundle.model)
     shapes = " and ".join(f"{NUM_IMAGES} of {size}" for size in probe_sizes(bundle))
-    certificate = Certificate(
+    return Certificate(
         images=f"{shapes}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; the target sees the first",
         read=CertifiedFile(software=bundle.source or BUNDLE, file=where.name, sha256=hash_weights(where)),
         source_library=origin.check.library,
         source=origin.check.difference,
-        changed=(*origin.changed, *changes, *(change.describe() for change in tensors)),
+        changed=(*origin.changed, *fitted.changed, *changes, *(change.describe() for change in tensors)),
         tensors=tensors,
         dropped=origin.dropped,
         written=CertifiedFile(software=written.software, file=file.name, sha256=hash_weights(file)),
-        library=written.check.library,
-        theirs=written.check.difference,
-        again=max(again, key=lambda each: each.largest),
+        library=written.before.library,
+        theirs=written.before.difference,
+        again=again if fitted.loaded is source else largest_difference(source, reloaded),
         untold=tuple(missing_metadata(bundle, reloaded.bundle)),
     )
-    _refuse_differences(certificate, where, (bundle, reloaded.bundle), changes)
-    return certificate
 
 
 def _refuse_differences(
-    certificate: Certificate, where: Path, bundles: tuple[Bundle, Bundle], changes: Sequence[str]
+    worst: Difference, where: Path, pair: tuple[Bundle, WrittenModel], changes: Sequence[str]
 ) -> None:
     """Raise WeightsError, with the cause, where the outputs of what was written are not those of the model."""
-    if certificate.worst.largest <= TOLERANCE:
+    if worst.largest <= TOLERANCE:
         return
-    before, after = bundles
+    before, software, after = pair[0], pair[1].software, pair[1].reloaded.loaded.bundle
     size, ours, theirs = before.preprocessing.image_size, resampling_of(before), resampling_of(after)
     if size != before.model.image_size and ours != theirs:
         raise WeightsError(
-            f"the outputs for {size} images would differ: {certificate.written.software} resamples the positions for "
+            f"the outputs for {size} images would differ: {software} resamples the positions for "
             f"{before.model.image_size} as {theirs}, this model as {ours}",
             code="weights.resampling_differs",
             where=where,
             hint=f"write the positions for that size: --image-size {size}",
         )
-    difference = certificate.worst.describe()
     if changes:
         raise WeightsError(
-            f"{certificate.written.software} cannot hold {'; '.join(changes)}, and then {difference}",
+            f"{software} cannot hold {'; '.join(changes)}, and then {worst.describe()}",
             code="weights.no_counterpart",
             where=where,
             hint="convert it to another library, or to a bundle: --to vitral",
         )
-    message = f"the outputs of what was written differ: {difference}"
+    message = f"the outputs of what was written differ: {worst.describe()}"
     raise WeightsError(message, code="weights.conversion_differs", where=where, hint=REPORT_BUG)
 
 

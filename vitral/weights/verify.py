@@ -19,7 +19,7 @@ from vitral.models.base import Model
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.certificate import NOT_RUN, TOLERANCE, Difference, describe_library, output_difference
-from vitral.weights.formats.format import CONFIG, PROCESSOR, OracleFiles
+from vitral.weights.formats.format import CONFIG, NPZ, PROCESSOR, OracleFiles
 from vitral.weights.load import LoadedModel, OpenedModel, SourceCheckpoint
 from vitral.weights.oracles.oracle import ModelOutputs, NoOracleError, OracleAnswer, run_oracle
 from vitral.weights.reader import DEFAULT_FILE, INDEX, shard_files
@@ -81,9 +81,8 @@ def run_library(source: SourceCheckpoint, bundle: Bundle, batches: Sequence[Tens
         folder = Path(home)
         try:
             assert isinstance(bundle.model, Vit)
-            files = OracleFiles(
-                folder, folder / DEFAULT_FILE, source.ckpt.config, source.ckpt.arch or source.found.arch
-            )
+            arch = source.ckpt.arch or source.found.arch
+            files = OracleFiles(folder, folder / DEFAULT_FILE, source.ckpt.path, source.ckpt.config, arch)
             request = source.format.oracle_request(files, bundle.model)
         except NoOracleError as error:
             return OracleAnswer("", {}, str(error), opened=False)
@@ -95,13 +94,17 @@ def run_library(source: SourceCheckpoint, bundle: Bundle, batches: Sequence[Tens
 
 
 def _lay_out(source: SourceCheckpoint, folder: Path) -> None:
-    """The files of a checkpoint as its library expects them."""
+    """The files of a checkpoint as its library expects them; a file of numpy is read where it is."""
     file = source.ckpt.path
+    if file.suffix == NPZ:
+        return
+    tensors = source.format.oracle_tensors(source.ckpt.tensors)
     for name in (CONFIG, PROCESSOR):
         if (file.parent / name).is_file():
             (folder / name).symlink_to((file.parent / name).resolve())
-    if not source.plain or (file.name == INDEX and not source.ckpt.config):
-        save_file({name: tensor.contiguous() for name, tensor in source.ckpt.tensors.items()}, folder / DEFAULT_FILE)
+    handed_over = tensors is source.ckpt.tensors and source.plain
+    if not handed_over or (file.name == INDEX and not source.ckpt.config):
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / DEFAULT_FILE)
     elif file.name == INDEX:
         for part in (file, *shard_files(file)):
             (folder / part.name).symlink_to(part.resolve())

@@ -10,6 +10,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
@@ -18,14 +19,19 @@ from safetensors.torch import load_file
 class VisionTransformer:
     """A pre-norm ViT with a class token, computed from its state dict; norms follow the branches where asked."""
 
-    def __init__(self, heads, names, num_classes, post):
+    def __init__(self, heads, names, num_classes, post, approximate="none"):
         self.heads, self.names, self.num_classes, self.post = heads, names, num_classes, post
+        self.approximate = approximate
 
     def load_state_dict(self, tensors, strict):
         missing, unexpected = self.names - tensors.keys(), tensors.keys() - self.names
         if strict and (missing or unexpected):
             raise RuntimeError(f"Error(s) in loading state_dict: {sorted(missing | unexpected)}")
         self.w = tensors
+
+    def load_pretrained(self, path):
+        with np.load(path) as file:
+            self.w = dict(from_google({name: torch.from_numpy(file[name]) for name in file}))
 
     def eval(self):
         return self
@@ -35,6 +41,9 @@ class VisionTransformer:
 
     def linear(self, name, x):
         return F.linear(x, self.w[f"{name}.weight"], self.w[f"{name}.bias"])
+
+    def gelu(self, x):
+        return F.gelu(x, approximate=self.approximate)
 
     def attention(self, name, x):
         b, n, d = x.shape
@@ -52,7 +61,7 @@ class VisionTransformer:
         for n in range(1 + max(int(name.split(".")[1]) for name in self.w if name.startswith("blocks."))):
             branches = (
                 lambda x: self.attention(f"blocks.{n}.attn", x),
-                lambda x: self.linear(f"blocks.{n}.mlp.fc2", F.gelu(self.linear(f"blocks.{n}.mlp.fc1", x))),
+                lambda x: self.linear(f"blocks.{n}.mlp.fc2", self.gelu(self.linear(f"blocks.{n}.mlp.fc1", x))),
             )
             for which, branch in enumerate(branches, start=1):
                 norm = f"blocks.{n}.norm{which}"
@@ -60,7 +69,34 @@ class VisionTransformer:
         return self.layer("norm", x)
 
     def forward_head(self, tokens):
-        return self.linear("head", tokens[:, 0])
+        return self.linear("head", tokens[:, 0]) if self.num_classes else tokens[:, 0]
+
+
+def from_google(w):
+    names = {"Transformer/encoder_norm": "norm", "head": "head"}
+    for n in range(sum(name.endswith("LayerNorm_0/scale") for name in w)):
+        old, new = f"Transformer/encoderblock_{n}/", f"blocks.{n}."
+        names |= {old + "LayerNorm_0": new + "norm1", old + "LayerNorm_2": new + "norm2"}
+        names |= {old + f"MlpBlock_3/Dense_{k}": new + f"mlp.fc{k + 1}" for k in (0, 1)}
+        attention = old + "MultiHeadDotProductAttention_1/"
+        kernels = [w[f"{attention}{part}/kernel"].flatten(1) for part in ("query", "key", "value")]
+        yield new + "attn.qkv.weight", torch.cat(kernels, dim=1).T
+        yield new + "attn.qkv.bias", torch.cat([w[f"{attention}{p}/bias"].flatten() for p in ("query", "key", "value")])
+        yield new + "attn.proj.weight", w[attention + "out/kernel"].flatten(0, 1).T
+        yield new + "attn.proj.bias", w[attention + "out/bias"]
+    for old, new in names.items():
+        if old + "/bias" in w:
+            yield new + ".weight", w[old + "/scale"] if old + "/scale" in w else w[old + "/kernel"].T
+            yield new + ".bias", w[old + "/bias"]
+    yield "cls_token", w["cls"]
+    yield "pos_embed", w["Transformer/posembed_input/pos_embedding"]
+    yield "patch_embed.proj.weight", w["embedding/kernel"].permute(3, 2, 0, 1)
+    yield "patch_embed.proj.bias", w["embedding/bias"]
+
+
+def checkpoint_filter_fn(tensors, model):
+    """As timm's: what only training uses is left out; the names stay."""
+    return {name: tensor for name, tensor in tensors.items() if name != "mask_token"}
 
 
 def create_model(name, pretrained=False, num_classes=1000, **arguments):
@@ -75,8 +111,10 @@ def create_model(name, pretrained=False, num_classes=1000, **arguments):
         model = VisionTransformer(heads, tensors.keys(), classes, post)
         model.load_state_dict(tensors, strict=True)
         return model
-    names = set(json.loads(os.environ["FAKE_TIMM_NAMES"]))
-    return VisionTransformer(int(name.rpartition("_")[2]), names, num_classes, post)
+    names = set(json.loads(os.environ.get("FAKE_TIMM_NAMES", "[]")))
+    approximate = "tanh" if arguments.get("act_layer") == "gelu_tanh" else "none"
+    heads = arguments.get("num_heads") or int(name.rpartition("_")[2])
+    return VisionTransformer(heads, names, num_classes, post, approximate)
 '''
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitral.core.config import Size
+from vitral.core.config import Size, override
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.attention import Attention
@@ -31,10 +31,13 @@ from vitral.weights.formats.format import (
     Checkpoint,
     DetectedModel,
     Format,
+    OracleFiles,
     assumed_preprocessing,
     count_layers,
 )
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, layer_names
+from vitral.weights.formats.timm.writer import oracle_arguments
+from vitral.weights.oracles.oracle import OracleRequest
 
 STEM, QKV, PROJECT = "patch_embed.proj", "blocks.0.attn.qkv", "blocks.0.attn.proj"
 LAYERS = {STEM + ".weight", QKV + ".weight", "cls_token"}  # of every backbone here
@@ -175,6 +178,19 @@ class Backbone(Format):
         heads = self.heads.get(width, 0) or ckpt.infer_heads(width)
         return heads, [f"{heads} heads, as in the published model of width {width}"]
 
+    def oracle_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The backbone alone, as timm reads it."""
+        return self.used(tensors).tensors
+
+    def oracle_model(self, model: Vit) -> Vit:
+        """The model that timm makes of such a file, where its outputs are the same."""
+        return model
+
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        """The repositories are no packages; timm reads their files."""
+        arguments = oracle_arguments(self.oracle_model(model))
+        return OracleRequest("timm", arguments | {"file": str(files.file), "convert": True}, f"files of {self.title}")
+
     def unsupported(self, bundle: Bundle) -> Iterator[str]:
         yield f"library: {self.title} files can be read, not written; timm's have the same layers"
 
@@ -218,6 +234,14 @@ class Dinov2Facebook(Dino):
 
     def certain(self, ckpt: Checkpoint) -> bool:
         return True
+
+    def oracle_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The backbone, and the name by which timm recognizes it, whose tensor it drops."""
+        return {**super().oracle_tensors(tensors), "mask_token": torch.zeros(1)}
+
+    def oracle_model(self, model: Vit) -> Vit:
+        """Beside registers, timm adds the position of the class token to the token itself."""
+        return override(model, {"position.cls": False}) if model.tokens.registers else model
 
     def places(self, ckpt: Checkpoint, patch: Size) -> tuple[Size, PositionConfig, list[str]]:
         image, position, assumed = super().places(ckpt, patch)
@@ -286,6 +310,11 @@ class Dinov3Facebook(Dino):
         given = ckpt.setting("image_size")
         assumed = [] if given else [f"images of {SIDE}x{SIDE}"]
         return Size.parse(given or str(SIDE)), rotary_positions(ckpt), assumed
+
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        request = super().oracle_request(files, model)
+        arguments = request.arguments["arguments"] | {"attn_type": "eva", "swiglu_align_to": 1}
+        return request._replace(arguments={**request.arguments, "arguments": arguments})
 
     def infer_heads(self, ckpt: Checkpoint, width: int) -> tuple[int, list[str]]:
         head_width = 4 * ckpt.shape(PERIODS, 1)[0]

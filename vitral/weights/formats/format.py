@@ -23,6 +23,7 @@ from vitral.models.registry import SIZES
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
+from vitral.weights.formats.counterpart import nearest_model, setting_value
 from vitral.weights.formats.rules import (
     STEM,
     TABLE,
@@ -38,6 +39,7 @@ from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 from vitral.weights.tensors import is_pickle, safetensors_chunks
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
+NPZ = ".npz"
 HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of the published models, by their width
 WHOLE = Resize()
 ANY_NUMBER = range(1_001)  # of registers
@@ -152,6 +154,7 @@ class OracleFiles(NamedTuple):
 
     folder: Path
     file: Path
+    original: Path  # the file of the checkpoint itself
     config: Mapping[str, Any]  # of a config.json; empty where there is none
     arch: str  # the library's name of the architecture, given by the user or told from the tensors
 
@@ -204,6 +207,10 @@ class Format:
         """Which tensors are which, for a model that `unsupported` finds nothing in, and its state dict."""
         return named_rules(own, self.tensor_names(model), self.special_rules(model))
 
+    def nearest(self, model: Vit) -> Vit:
+        """The model itself, or with zeros and eps of this format that are no reason to refuse it."""
+        return nearest_model(model, self.supported)
+
     def unsupported(self, bundle: Bundle) -> Iterator[str]:
         """The settings of a model that this format cannot hold, each as a sentence that begins with the setting."""
         model = bundle.model
@@ -243,6 +250,10 @@ class Format:
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         """The files of a folder that the library reads, from tensors by its own names."""
         return {"model.safetensors": safetensors_chunks(tensors, {"format": "pt"})}
+
+    def oracle_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors of a file that the library is given."""
+        return tensors
 
     def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
         """How the library's own code opens such files, in a process of its own; NoOracleError says why it cannot."""
@@ -293,14 +304,6 @@ def assumed_preprocessing(
     """The preprocessing of a file that does not record its own."""
     scaling = normalize if len(normalize.mean) in {1, channels} else CENTERED
     return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=crop, normalize=scaling)
-
-
-def setting_value(model: Vit, path: str) -> Any:
-    """The value of a setting such as `mixer.heads`; None where the model does not have it."""
-    value: Any = model
-    for name in path.split("."):
-        value = getattr(value, name, None)
-    return value
 
 
 def parse_positive_int(text: str, where: str) -> int:

@@ -22,10 +22,12 @@ from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
+    NPZ,
     PLAIN,
     Checkpoint,
     DetectedModel,
     Format,
+    OracleFiles,
     assumed_preprocessing,
 )
 from vitral.weights.formats.npz import write_npz
@@ -42,6 +44,8 @@ from vitral.weights.formats.rules import (
     resnet_names,
     same,
 )
+from vitral.weights.formats.timm.writer import oracle_arguments
+from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 
 BLOCK = "Transformer/encoderblock"
 EMBEDDING, ROOT, PROBE = "embedding/kernel", "conv_root/kernel", "MAPHead_0/probe"
@@ -109,7 +113,6 @@ class Google(Format):
         "stem.standardization": ("std",),
         "stem.group_eps": (1e-6,),
         "position.cls": (True,),
-        "position.resampling": ("bilinear",),
         "mixer.qkv_bias": (True,),
         "mlp.activation": ("gelu_tanh",),
         "pool.kind": ("cls", "mean"),
@@ -185,6 +188,18 @@ class Google(Format):
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         return {"model.npz": write_npz(tensors)}
+
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        """Google's code is no package, and timm reads its files; it leaves out the hidden layer of a head."""
+        if files.original.suffix != NPZ:
+            raise NoOracleError("timm reads such files as npz alone, and Google's own code is not a package")
+        head, logits = model.head, True
+        if isinstance(head, TanhHead):
+            head, logits = NoHead(), False
+        elif isinstance(head, ProjectionHead) and head.bias:
+            head = LinearHead(num_classes=head.width)
+        arguments = oracle_arguments(model.model_copy(update={"head": head}))
+        return OracleRequest("timm", arguments | {"npz": str(files.original), "logits": logits}, "Google's npz")
 
     def _heads(self, ckpt: Checkpoint, width: int) -> int:
         query = f"{self.names['blocks.*.mixer.heads.qkv'][0].replace('*', '0')}/kernel"

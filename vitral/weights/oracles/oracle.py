@@ -36,6 +36,7 @@ class OracleRequest(NamedTuple):
 
     module: str
     arguments: Mapping[str, Any]
+    reads: str = ""  # whose files the library reads, if they are not its own: `Google's npz`
 
 
 class NoOracleError(Exception):
@@ -49,6 +50,7 @@ class OracleAnswer(NamedTuple):
     outputs: Mapping[int, ModelOutputs]
     reason: str  # empty if there are outputs
     opened: bool  # whether the library accepted the file
+    own: bool = True  # whether the file is the library's own, not one that it reads too
 
 
 def run_oracle(request: OracleRequest, images: Sequence[Tensor]) -> OracleAnswer:
@@ -71,7 +73,9 @@ def run_oracle(request: OracleRequest, images: Sequence[Tensor]) -> OracleAnswer
             return OracleAnswer("", {}, reason, opened=False)
         answer = json.loads((folder / ANSWER).read_bytes())
         found = load_file(folder / OUTPUTS) if (folder / OUTPUTS).is_file() else {}
-        return OracleAnswer(answer["library"], dict(_outputs(found)), answer["reason"], answer["opened"])
+        reads = f", which reads {request.reads}" if answer["library"] and request.reads else ""
+        library, own = answer["library"] + reads, not request.reads
+        return OracleAnswer(library, dict(_outputs(found)), answer["reason"], answer["opened"], own)
 
 
 def _outputs(found: Mapping[str, Tensor]) -> Iterator[tuple[int, ModelOutputs]]:

@@ -1,8 +1,12 @@
 """timm in a process of its own: a folder as the hub has it, or an architecture by name and a state dict.
 
-python -m vitral.weights.oracles.timm FOLDER
+    python -m vitral.weights.oracles.timm FOLDER
+
+Files of others that timm converts are opened by its own conversion: Google's npz, and state dicts of facebook.
 """
 
+import inspect
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -22,7 +26,11 @@ def open_model(timm: Any, request: Mapping[str, Any]) -> Runner:
         model = timm.create_model(f"local-dir:{request['folder']}", pretrained=True)
     else:
         model = timm.create_model(request["arch"], pretrained=False, **request["arguments"])
-        model.load_state_dict(import_module("safetensors.torch").load_file(request["file"]), strict=True)
+        if "npz" in request:
+            model.load_pretrained(request["npz"])
+        else:
+            tensors = import_module("safetensors.torch").load_file(request["file"])
+            model.load_state_dict(converted(tensors, model) if request.get("convert") else tensors, strict=True)
     model.eval()
 
     kept: list[Any] = []
@@ -35,9 +43,17 @@ def open_model(timm: Any, request: Mapping[str, Any]) -> Runner:
         before = [each for each in kept if each.shape == tokens.shape]
         after = [model.fc_norm(tokens)] if hasattr(model, "fc_norm") else []  # a pool may have the last norm
         logits = model.forward_head(tokens)
-        return Answer([tokens, *before, *after], logits if logits.ndim == 2 else None)
+        headed = logits.ndim == 2 and request.get("logits", True)
+        return Answer([tokens, *before, *after], logits if headed else None)
 
     return run
+
+
+def converted(tensors: dict[str, Any], model: Any) -> dict[str, Any]:
+    """The state dict as timm itself converts it when it downloads such a file."""
+    convert = sys.modules[type(model).__module__].checkpoint_filter_fn
+    scales = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(convert).parameters else {}
+    return dict(convert(tensors, model, **scales))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from vitral.models.head import HeadConfig, NoHead, ProjectionHead
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import setting_value
+from vitral.weights.formats.counterpart import setting_value
 from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
 from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE

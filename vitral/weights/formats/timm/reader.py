@@ -131,6 +131,10 @@ class Timm(Format):
         assert isinstance(written, WrittenModel)
         return written.layout.rules(model, own)
 
+    def nearest(self, model: Vit) -> Vit:
+        written = timm_form(model.to_json())
+        return written.nearest or model if isinstance(written, NoWay) else model
+
     def unsupported(self, bundle: Bundle) -> Iterator[str]:
         model = bundle.model
         if not isinstance(model, Vit):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from vitral.core.config import override
 from vitral.core.errors import ConfigError
 from vitral.data.transforms.crop import CenterCrop
 from vitral.models.attention import Attention
@@ -27,11 +28,13 @@ from vitral.models.position import (
 )
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
+from vitral.weights.formats.counterpart import nearest_value
 from vitral.weights.formats.timm.architectures import Architecture, architectures
 from vitral.weights.formats.timm.arguments import ACTIVATIONS, Arguments
 from vitral.weights.formats.timm.candidates import TRAINING_ONLY, flat
 from vitral.weights.formats.timm.layout import TensorLayout
 from vitral.weights.formats.timm.resolve import MODELS
+from vitral.weights.oracles.oracle import NoOracleError
 
 # What a config.json cannot give, so that an architecture must have it.
 INHERITED = ("norm_layer", "embed_norm_layer", "block_fn", "mlp_layer", "embed_layer")
@@ -55,24 +58,37 @@ class NoWay(NamedTuple):
     """The settings that keep a model from being written, each as a sentence."""
 
     faults: tuple[str, ...]
+    nearest: Vit | None  # that can be written in its place
 
 
 @lru_cache(maxsize=16)
 def timm_form(text: str) -> WrittenModel | NoWay:
     """How timm holds a model, given as JSON."""
     model = Vit.from_json(text)
-    closest: list[str] | None = None
+    closest, nearest = list[str](), list[Vit]()
     for arch in bases():
         arguments = {key: value for key, value in KINDS[arch.kind](model, arch).items() if value is not None}
         try:
             found = MODELS[arch.kind](Arguments({**arch.arguments, **arguments}))
         except ConfigError:
             continue
-        faults = list(unlike(model, found.model))
-        if not faults:
+        differing = list(unlike(model, found.model))
+        if not differing:
             return WrittenModel(arch.name, arguments, replace(found.layout, averaged_head=averaged_head(model)))
-        closest = faults if closest is None or len(faults) < len(closest) else closest
-    return NoWay(tuple(closest or ["model: timm has no such Vision Transformer"]))
+        if all(nearest_value(path, ours, (theirs,)) == theirs for path, ours, theirs in differing):
+            nearest.append(override(model, {path: theirs for path, _, theirs in differing}))
+        faults = [describe_fault(*each) for each in differing]
+        closest = faults if not closest or len(faults) < len(closest) else closest
+    missing = ["model: timm has no such Vision Transformer"]
+    return NoWay(tuple(closest or missing), next(iter(nearest), None))
+
+
+def oracle_arguments(model: Vit) -> dict[str, Any]:
+    """The architecture of timm that reads files of others with such a model; NoOracleError where it has another."""
+    written = timm_form(model.to_json())
+    if isinstance(written, NoWay):
+        raise NoOracleError(f"timm, which reads such files, has another model for them: {written.faults[0]}")
+    return {"arch": written.architecture, "arguments": dict(written.arguments)}
 
 
 def bases() -> Iterator[Architecture]:
@@ -86,8 +102,8 @@ def bases() -> Iterator[Architecture]:
             yield arch
 
 
-def unlike(model: Vit, other: Vit) -> Iterator[str]:
-    """The settings that differ, whatever training uses."""
+def unlike(model: Vit, other: Vit) -> Iterator[tuple[str, Any, Any]]:
+    """The settings that differ, and both values, whatever training uses."""
     ours, theirs = dict(flat(model.model_dump())), dict(flat(other.model_dump()))
     told: list[str] = []
     for path, value in ours.items():
@@ -104,8 +120,12 @@ def unlike(model: Vit, other: Vit) -> Iterator[str]:
             continue
         if part != path:
             told.append(f"{part}.")
-        expected = str(theirs.get(path, "no such setting")).lower()
-        yield f"{part}: timm has {expected} here, this model {str(value).lower()}"
+        yield path, value, theirs.get(path, "no such setting")
+
+
+def describe_fault(path: str, ours: object, theirs: object) -> str:
+    """A difference as a sentence that begins with the setting."""
+    return f"{path.removesuffix('.kind')}: timm has {str(theirs).lower()} here, this model {str(ours).lower()}"
 
 
 def averaged_head(model: Vit) -> bool:
