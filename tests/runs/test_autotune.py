@@ -1,5 +1,4 @@
 import builtins
-import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ from tests.errors import raises
 from tests.runs.small import begin, photos, recipe_and_samples
 from vitral.core.config import override
 from vitral.models.registry import model_config
-from vitral.recipes.recipe import Recipe, Steps
+from vitral.recipes.recipe import Recipe
 from vitral.runs import autotune
-from vitral.runs.autotune import estimate_bytes, fit_memory, fit_time
+from vitral.runs.autotune import estimate_bytes, estimate_costs, fit_memory
 from vitral.runs.build import build_task
 from vitral.training.budget import peak_bytes, persistent_bytes
 from vitral.training.distributed.process_group import ProcessGroup
@@ -78,28 +77,14 @@ def test_one_process_with_little_memory_divides_the_batches_of_all(
     assert "3 microbatches" in caplog.text
 
 
-def test_more_time_is_more_steps(tmp_path: Path) -> None:
-    recipe, samples = recipe_and_samples(photos(tmp_path))
-    short, long = (fit_time(recipe, samples, HERE, limit, time.monotonic()).length for limit in (20, 1200))
-    assert isinstance(short, Steps)
-    assert isinstance(long, Steps)
-    assert long.steps > 10 * short.steps > 100
-
-
-def test_a_look_at_all_training_images_takes_time_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_before_and_after_the_steps_is_estimated(home: Path) -> None:
     begin(home, "steps=1", out="first")
-    lengths = []
-    monkeypatch.setattr(autotune, "measure_seconds", lambda *_: 0.1)
-    monkeypatch.setattr(autotune, "_seconds_over", lambda parts, split, group: 40.0 if split == "train" else 0.0)
-    for tuning in ("full", "lp_ft"):
-        recipe, samples = recipe_and_samples(home / "photos", f"from={home / 'first'}", f"finetune={tuning}")
-        length = fit_time(recipe, samples, HERE, 60, time.monotonic()).length
-        assert isinstance(length, Steps)
-        lengths.append(length.steps)
-    assert lengths[0] > 2 * lengths[1] > 0
-
-
-def test_no_time_at_all_is_told(tmp_path: Path) -> None:
-    recipe, samples = recipe_and_samples(photos(tmp_path))
-    with raises("config.time_limit_too_short", "time-limit", "1 s"):
-        fit_time(recipe, samples, HERE, 1, began=time.monotonic() - 60)
+    settings = (f"from={home / 'first'}", "batch_size=12")
+    full, probed = (
+        estimate_costs(*recipe_and_samples(home / "photos", *settings, f"finetune={kind}"), HERE)
+        for kind in ("full", "lp_ft")
+    )
+    assert 0 < full.evaluation < full.least
+    assert full.finish > autotune.FINISH_SECONDS
+    assert full.least > full.finish + 2 * full.evaluation
+    assert probed.least > probed.finish + 5 * probed.evaluation  # it reads the training images, too

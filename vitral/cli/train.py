@@ -3,6 +3,7 @@
 import logging
 import os
 import shlex
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vitral")
 
 PICKLE_HELP = "Read weights from a .pt or .pth (weights only)."
-TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m or 1h30m."
+TIME_HELP = "Train for as many steps as fit into this time, counted from the start: 90s, 10m or 1h30m."
 AUTO_RESUME_HELP = "Start the run in --out, resume it there, or exit with 0 if it is finished: for jobs that restart."
 TRACKER_HELP = (
     "Send metrics to tensorboard, wandb or mlflow; repeatable. TensorBoard only writes files to the run folder. "
@@ -68,6 +69,9 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     Options that are not given have the value of the recipe. Ctrl-C or SIGTERM saves a checkpoint after the current step
     and prints the command that resumes the run.
     """
+    started = monotonic()
+    if time_limit:
+        log.info(f"time limit {time_limit}: starting")  # before the imports, which take seconds
     from vitral.core.config import parse_settings
     from vitral.core.machine import keep_freed_memory
     from vitral.runs.callbacks.events import EventDispatcher
@@ -105,7 +109,7 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
             typer.echo(resolve(request).recipe.to_yaml(), nl=False)
         else:
             events = EventDispatcher(trackers=open_trackers(tracker or ()))
-            show_run(train_request(request, out, time_limit, events))
+            show_run(train_request(request, out, time_limit, events, started))
 
 
 def show_finished(out: str) -> None:

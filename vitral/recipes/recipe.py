@@ -30,6 +30,7 @@ from vitral.training.finetune import FinetuneConfig, FullFinetune
 from vitral.training.optimizers import AdamW, OptimizerConfig
 from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Cosine, ScheduleConfig
+from vitral.training.time_limit import FIRST_STEPS, PlanChange
 from vitral.weights.reader import ReadOptions
 
 ModelConfig = Annotated[Vit | Resnet, OpenUnion()]
@@ -78,6 +79,28 @@ class Steps(Config):
     def total_steps(self, plan: SamplingPlan) -> int:
         """The steps of the whole run."""
         return self.steps
+
+
+class PlannedSteps(Config):
+    """The steps that a run with a time limit took, to repeat it: its plan with all changes."""
+
+    kind: Literal["planned"] = "planned"
+    changes: tuple[PlanChange, ...] = Field(default=(PlanChange(step=0, steps=1),), min_length=1)
+
+    def total_steps(self, plan: SamplingPlan) -> int:
+        """The steps of the whole run."""
+        return self.changes[-1].steps
+
+
+class TimeLimit(Config):
+    """As many steps as fit into a time, planned while they are taken and recorded in the run."""
+
+    kind: Literal["time"] = "time"
+    seconds: float = Field(default=600.0, gt=0)
+
+    def total_steps(self, plan: SamplingPlan) -> int:
+        """The steps that are planned before any is timed."""
+        return FIRST_STEPS
 
 
 class ImagesSeen(Config):
@@ -130,7 +153,7 @@ class Checkpoints(Config):
     keep: int = Field(default=2, ge=1)
 
 
-LengthConfig = Annotated[Epochs | Steps | ImagesSeen, OpenUnion()]
+LengthConfig = Annotated[Epochs | Steps | ImagesSeen | TimeLimit | PlannedSteps, OpenUnion()]
 EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, OpenUnion()]
 
 

@@ -14,7 +14,7 @@ from vitral.evaluation.subject import predict
 from vitral.explanation.walkthrough.describe import multiply_adds
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, Recipe, Steps
+from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, PlannedSteps, Recipe, Steps, TimeLimit
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
 from vitral.runs.messages import next_commands, resume_command
@@ -30,6 +30,7 @@ from vitral.training.distributed.fsdp import FsdpStrategy
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.finetune import FinetuneConfig, LastLayers, Lora
 from vitral.training.metrics import MetricsLine
+from vitral.training.progress import format_duration
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
 from vitral.weights.card import CardFacts, Result, TrainingFacts, render_card
 from vitral.weights.load import LoadedModel, load
@@ -76,6 +77,10 @@ def describe_part(part: ModelConfig | FinetuneConfig | TaskConfig | LengthConfig
             text = f"{part.epochs:g} epochs"
         case Steps():
             text = f"{part.steps:,} steps"
+        case TimeLimit():
+            text = f"{format_duration(part.seconds)}, as many steps as fit,"
+        case PlannedSteps():
+            text = f"{part.changes[-1].steps:,} steps, as a time limit had planned them,"
         case ImagesSeen():
             text = f"{part.images:,} images seen, in {part.min_epochs:g} to {part.max_epochs:g} epochs,"
         case _:

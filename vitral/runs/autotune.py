@@ -1,31 +1,26 @@
-"""Fit a recipe to the memory of the machine and to a time limit."""
+"""Fit a recipe to the memory of the machine, and estimate what a run costs beside its steps."""
 
 import logging
 import time
+from typing import NamedTuple
 
 from vitral.core.config import override
 from vitral.core.machine import available_memory
-from vitral.data.samples import Samples, Split
+from vitral.data.samples import Samples
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe
-from vitral.runs.build import (
-    RunParts,
-    build_eval_loader,
-    build_run,
-    build_task,
-    cache_bytes,
-    first_split,
-    local_processes,
-)
-from vitral.training.budget import measure_seconds, plan_memory, steps_within
+from vitral.runs.build import build_eval_loader, build_run, build_task, cache_bytes, first_split, local_processes
+from vitral.training.budget import plan_memory
 from vitral.training.callbacks import evaluate
+from vitral.training.checkpoints.state import TrainingState
 from vitral.training.distributed.process_group import ProcessGroup
-from vitral.training.loop import microbatches, train
+from vitral.training.loop import MicrobatchConfig, microbatches
 from vitral.training.precision import Precision, probe_hardware
-from vitral.training.progress import format_duration
 
 log = logging.getLogger("vitral")
-TRIAL_SECONDS = 5.0  # for timing steps
+TRIAL_IMAGES = 16  # in a batch of an evaluation that is timed
+STEP_COST = 3  # of a training step, in evaluations of its images
+FINISH_SECONDS = 1.5  # for the bundles and the report
 ESTIMATE_LIMIT = 0.1  # of the free memory: below it no exact plan is needed
 MAX_OUTPUTS = 25_000  # of a head
 BYTES = 4  # of a float32
@@ -70,37 +65,30 @@ def estimate_bytes(recipe: Recipe, rows: int) -> float:
     return BYTES * (10 * weights + rows * activations)
 
 
-def fit_time(recipe: Recipe, samples: Samples, group: ProcessGroup, limit: float, began: float) -> Recipe:
-    """Set the length of the recipe to the steps that fit into `limit` seconds from `began` on.
+class CostEstimate(NamedTuple):
+    """Seconds of what comes before and after the steps of a run."""
 
-    A few steps are timed, and their result is discarded.
-    """
-    trial = override(recipe, ['length={"kind":"steps","steps":1000000}'])  # so that its schedule fits
-    parts = build_run(trial, samples, group)
-    batches = microbatches(parts.loader, 0, parts.steps, parts.microbatch_config)
-    step = measure_seconds(
-        lambda: train(parts.strategy.module, batches, parts.update_rule, 0, 1, []),
-        group.device,
-        lambda seconds: group.any(seconds > TRIAL_SECONDS),
-    )
-    batches.close()
-    split = first_split(samples, "val", "test")
-    evaluation = _seconds_over(parts, split, group) if split else 0.0
-    probing = _seconds_over(parts, "train", group) if recipe.finetune.needs_train_images else 0.0
-    every = max(1, round(recipe.eval_every * parts.plan.steps_per_epoch))
-    spent = time.monotonic() - began + probing + 2 * evaluation  # the final evaluation is one more
-    steps = group.broadcast(steps_within(limit, spent, step, evaluation, every))
-    assert isinstance(steps, int)
-    epochs = steps / parts.plan.steps_per_epoch
-    if group.is_main:
-        log.info(f"a step takes {step:.3g} s: {steps:,} steps ({epochs:.3g} epochs) fit into {format_duration(limit)}")
-    return override(recipe, [f'length={{"kind":"steps","steps":{steps}}}'])
+    evaluation: float  # on the validation images, or the test images
+    finish: float  # the final evaluation, the bundles and the report
+    least: float  # all of it, with one step
 
 
-def _seconds_over(parts: RunParts, split: Split, group: ProcessGroup) -> float:
-    """The seconds of an evaluation of a split, estimated from a few of its batches."""
-    loader = build_eval_loader(parts.recipe, parts.samples, split, group.world)
-    batches = min(3, loader.plan.steps_per_epoch)
-    started = time.perf_counter()
-    evaluate(parts.state, microbatches(loader, 0, batches, parts.microbatch_config))
-    return (time.perf_counter() - started) / batches * loader.plan.steps_per_epoch
+def estimate_costs(
+    recipe: Recipe, samples: Samples, group: ProcessGroup, state: TrainingState | None = None
+) -> CostEstimate:
+    """Estimate the costs of a run beside its steps by evaluating a few images. A collective."""
+    state = state or build_run(recipe, samples, group).state
+    split = first_split(samples, "val", "test") or "train"
+    few = recipe.model_copy(update={"batch_size": TRIAL_IMAGES, "microbatches": 1, "workers": 0})
+    loader = build_eval_loader(few, samples, split, group.world)
+    config = MicrobatchConfig(recipe.images.normalize, 1, group.device)
+    for batch in range(min(2, loader.plan.steps_per_epoch)):  # the first one warms up
+        started = time.perf_counter()
+        evaluate(state, microbatches(loader, batch, batch + 1, config))
+        image = (time.perf_counter() - started) / loader.plan.num_images(batch)
+    evaluation = image * len(samples.of(split)) if split != "train" else 0.0
+    final = image * len(samples.of(first_split(samples, "test", "val") or "val")) + FINISH_SECONDS
+    fitting = image * len(samples.of("train")) if recipe.finetune.needs_train_images else 0.0
+    start = evaluation if recipe.weights else 0.0
+    step = STEP_COST * image * recipe.batch_size
+    return CostEstimate(evaluation, final, fitting + start + step + evaluation + final)

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,14 +16,16 @@ from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Order, SamplingPlan, Sequential, World
 from vitral.data.samples import Samples, Split
 from vitral.evaluation.linear_probe import fit_head
-from vitral.recipes.recipe import Recipe
+from vitral.recipes.recipe import PlannedSteps, Recipe, TimeLimit
 from vitral.tasks.task import Task
 from vitral.training.checkpoints.state import TrainingState
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import Strategy
 from vitral.training.finetune import TrainImages
-from vitral.training.loop import MicrobatchConfig, UpdateRule, microbatches
+from vitral.training.loop import Microbatch, MicrobatchConfig, UpdateRule, microbatches
 from vitral.training.precision import Precision, probe_hardware
+from vitral.training.progress import SetupProgress
+from vitral.training.time_limit import StepPlan
 from vitral.weights.adapt import load_pretrained
 from vitral.weights.load import LoadedModel
 
@@ -38,7 +41,12 @@ class RunParts:
     update_rule: UpdateRule
     loader: Loader
     microbatch_config: MicrobatchConfig
-    steps: int
+    step_plan: StepPlan
+
+    @property
+    def steps(self) -> int:
+        """The steps of the whole run; with a time limit, as they are planned so far."""
+        return self.step_plan.steps
 
     @property
     def plan(self) -> SamplingPlan:
@@ -60,7 +68,9 @@ def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Proc
     """Build a run for a task, which is distributed over the processes."""
     loader = build_loader(recipe, samples, "train", group.world)
     steps = recipe.length.total_steps(loader.plan)
-    recipe.schedule.check(steps)
+    if not isinstance(recipe.length, TimeLimit | PlannedSteps):
+        recipe.schedule.check(steps)
+    step_plan = StepPlan(steps, recipe.length.changes if isinstance(recipe.length, PlannedSteps) else ())
     strategy = recipe.distributed.build(task, group)
     if recipe.compile:
         strategy.module.compile()
@@ -69,10 +79,10 @@ def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Proc
     state = TrainingState(strategy.task, optimizer, recipe.average.build(steps), precision)
     max_norm = math.inf if recipe.clip == "none" else recipe.clip
     peak = recipe.optimizer.lr
-    lr = lambda step: peak * recipe.schedule.lr_factor(step, steps)  # noqa: E731
+    lr = lambda step: peak * step_plan.lr_factor(recipe.schedule, step)  # noqa: E731
     rule = UpdateRule(optimizer, lr, max_norm, precision, strategy)
     config = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
-    return RunParts(recipe, samples, strategy, state, rule, loader, config, steps)
+    return RunParts(recipe, samples, strategy, state, rule, loader, config, step_plan)
 
 
 def build_task(recipe: Recipe, samples: Samples, device: torch.device, source: LoadedModel | None = None) -> Task:
@@ -87,11 +97,17 @@ def build_task(recipe: Recipe, samples: Samples, device: torch.device, source: L
     return task.to(device)
 
 
-def build_train_images(recipe: Recipe, samples: Samples, group: ProcessGroup) -> TrainImages:
+def build_train_images(
+    recipe: Recipe, samples: Samples, group: ProcessGroup, progress: SetupProgress | None = None
+) -> TrainImages:
     """The training images as evaluation sees them, for what is fitted before the first step."""
     loader = build_eval_loader(recipe, samples, "train", group.world)
     config = MicrobatchConfig(recipe.images.normalize, 1, group.device)
-    batches = partial(microbatches, loader, 0, loader.plan.steps_per_epoch, config)
+
+    def batches() -> Iterator[Sequence[Microbatch]]:
+        found = microbatches(loader, 0, loader.plan.steps_per_epoch, config)
+        return progress.watch(found) if progress else found
+
     fit = partial(fit_head, classes=len(samples.classes), seed=recipe.seed)
     return TrainImages(batches, group.gather, group.is_main, fit)
 

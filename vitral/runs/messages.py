@@ -21,7 +21,7 @@ from vitral.models.embed import Patches
 from vitral.models.registry import SIZES
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import ModelConfig, Recipe
+from vitral.recipes.recipe import ModelConfig, Recipe, TimeLimit
 from vitral.recipes.registry import HUNDREDS
 from vitral.runs.build import RunParts, first_split
 from vitral.runs.folder import RunFolder, read_times, total_seconds
@@ -66,6 +66,8 @@ def describe_start(folder: RunFolder, parts: RunParts, group: ProcessGroup) -> l
     recipe, samples, model = parts.recipe, parts.samples, parts.recipe.model
     epochs = parts.steps / parts.plan.steps_per_epoch
     length = f"{epochs:.4g} {'epoch' if epochs == 1 else 'epochs'}, {plural(parts.steps, 'step')}"
+    if isinstance(recipe.length, TimeLimit):
+        length = f"as many steps as fit into {format_duration(recipe.length.seconds)}"
     split = f", in {plural(recipe.microbatches, 'microbatch', 'microbatches')}" if recipe.microbatches > 1 else ""
     facts = [
         ("model", f"{describe_model(model)}, {_describe_size(parts)}"),

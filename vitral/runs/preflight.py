@@ -23,12 +23,13 @@ from vitral.data.loading.sampler import SINGLE_PROCESS, World
 from vitral.data.samples import Samples, write_split
 from vitral.data.transforms.crop import Resize
 from vitral.models.registry import ModelLike
-from vitral.recipes.recipe import Patience, Recipe, read_recipe
+from vitral.recipes.recipe import Patience, PlannedSteps, Recipe, TimeLimit, read_recipe
 from vitral.runs.build import build_loader
 from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder, remove_setup_files
 from vitral.runs.messages import data_arguments, describe_model
 from vitral.runs.options import TrainOptions
 from vitral.runs.request import OBJECT, RunRequest, data_recipe, open_samples, request_from_options, resolve
+from vitral.training.time_limit import PlanChange
 
 UNLABELED_TASK = "masked_patches"
 OPTIONS = ("image_size", "root", "task", "weights")  # settings with an option of their own on the command line
@@ -122,7 +123,8 @@ def _arguments(request: RunRequest, data: str) -> str:
 def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
     """Refuse a recipe that could not take its first step."""
     plan = build_loader(recipe, samples, "train", world).plan
-    recipe.schedule.check(recipe.length.total_steps(plan))
+    if not isinstance(recipe.length, TimeLimit | PlannedSteps):  # which are planned on the way
+        recipe.schedule.check(recipe.length.total_steps(plan))
     recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
         message, hint = "needs validation images, but there are none", "set early_stopping=none, or provide some"
@@ -176,6 +178,13 @@ def reopen_run(folder: RunFolder, request: RunRequest = RunRequest()) -> tuple[R
         hint = f"restore them as listed in {folder.split}, or start a new run"
         raise DataError(message, code="data.changed", where=samples.where, hint=hint)
     return recipe, samples
+
+
+def write_replay(folder: RunFolder, recipe: Recipe, changes: Sequence[PlanChange]) -> None:
+    """For a run with a time limit: write the recipe that takes the same steps again, however fast the machine is."""
+    if isinstance(recipe.length, TimeLimit):
+        repeated = recipe.model_copy(update={"length": PlannedSteps(changes=tuple(changes))})
+        write_file_atomically(folder.replay, repeated.to_json() + "\n")
 
 
 def hash_recipe(text: str) -> str:

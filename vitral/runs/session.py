@@ -1,11 +1,17 @@
 """One session of a run: from its newest checkpoint or its first step until it ends or is stopped."""
 
 import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vitral.core.errors import VitralError, WeightsError
+from pydantic import JsonValue
+
+from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.data.loading.sampler import SamplingPlan
+from vitral.recipes.recipe import TimeLimit
 from vitral.runs.artifacts import RunArtifacts
+from vitral.runs.autotune import estimate_costs
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.callbacks.events import Evaluated, EventDispatcher, Logged, RunEvent, Saved, Started
 from vitral.runs.folder import RunFolder, TimeLog
@@ -28,9 +34,19 @@ from vitral.training.distributed.strategy import find_newest_for_all
 from vitral.training.loop import Callback, Diverged, StepResult, microbatches, train
 from vitral.training.metrics import TRAIN, MetricsLine, MetricsLog, read_metrics, round_values
 from vitral.training.progress import Progress
+from vitral.training.time_limit import (
+    MAX_STEPS,
+    PLAN_FILE,
+    PlanChange,
+    PlanLog,
+    TimeBudget,
+    TimePlanning,
+    read_plan,
+)
 
 log = logging.getLogger("vitral")
 MAX_FILES = 5  # that an error names
+BUNDLES = 3  # that are written at the end
 
 
 class Session:
@@ -44,6 +60,7 @@ class Session:
         stop: SignalHandler,
         artifacts: RunArtifacts,
         events: EventDispatcher,
+        spent: Callable[[], float] = time.monotonic,
     ) -> None:
         self.folder, self.parts, self.group, self.stop, self.artifacts = folder, parts, group, stop, artifacts
         self.events = events
@@ -54,6 +71,11 @@ class Session:
         self.evaluations: list[MetricsLine] = []
         self.times: TimeLog | None = None
         self.start = self.step = 0
+        self.every = max(1, round(parts.recipe.eval_every * parts.plan.steps_per_epoch))  # steps
+        length = parts.recipe.length
+        self.budget = TimeBudget(length.seconds, spent, self.every) if isinstance(length, TimeLimit) else None
+        self.plan_log: PlanLog | None = None  # of the main process, with a time limit
+        self._save_seconds = 0.0  # of the first checkpoint
         self._unreported: int | None = None  # step of a checkpoint whose event was not sent yet
 
     @property
@@ -72,10 +94,13 @@ class Session:
         for reason in found.rejected if self.group.is_main else ():
             log.warning(f"skipped a damaged checkpoint: {reason}")
         if found.checkpoint is not None:
-            tensors, state = self.parts.strategy.load_checkpoint(found.checkpoint)
-            assert isinstance(state, dict)
-            self.step = restore_state(self.parts.state, self.parts.plan, tensors, parse_state(state))
+            tensors, document = self.parts.strategy.load_checkpoint(found.checkpoint)
+            assert isinstance(document, dict)
+            state = parse_state(document)
+            self.step = restore_state(self.parts.state, self.parts.plan, tensors, state)
+            self._restore_plan(state.changes)
         else:
+            self._restore_plan(())
             self._first_checkpoint()
         if self.group.is_main:
             self.metrics = MetricsLog(self.folder.path, on_line=self._report_line)
@@ -90,6 +115,55 @@ class Session:
         self._send(Started(self.folder.path, self.parts.recipe, self.step, self.parts.steps))
         self.report_saved()
 
+    def _restore_plan(self, saved: Sequence[PlanChange]) -> None:
+        """With a time limit: follow the plan so far, which begins with what the checkpoint has of it."""
+        if self.budget is None:
+            return
+        if self.group.is_main:
+            self.plan_log = PlanLog(self.folder.path)
+            if not saved and not read_plan(self.folder.path):
+                self.plan_log.add(PlanChange(step=0, steps=self.parts.steps))
+        shared = self.group.run_on_main(lambda: [each.model_dump() for each in read_plan(self.folder.path)])
+        assert isinstance(shared, list)
+        changes = [PlanChange.parse(each) for each in shared if isinstance(each, dict)]
+        taken = [(each.step, each.steps) for each in changes[: len(saved)]]  # what the bits depend on
+        if not changes or taken != [(each.step, each.steps) for each in saved]:
+            message = "is not the plan that the newest checkpoint was trained by"
+            where, hint = self.folder.path / PLAN_FILE, "restore it, or start a new run"
+            raise VitralError(message, code="run.bad_log", where=where, hint=hint)
+        for change in changes:
+            self.parts.step_plan.add(change)
+
+    def _plan_steps(self, step: int) -> PlanChange:
+        """Plan the rest of the run by its time limit. It is on the disk before it acts. A collective."""
+
+        def change() -> dict[str, JsonValue]:
+            assert self.budget is not None
+            assert self.plan_log is not None
+            found = self.budget.plan(step)
+            self.plan_log.add(found)
+            return found.model_dump()
+
+        shared = self.group.run_on_main(change)
+        assert isinstance(shared, dict)
+        found = PlanChange.parse(shared)
+        if len(self.parts.step_plan.changes) == 1 and self.group.is_main:
+            try:
+                self.parts.recipe.schedule.check(found.steps)
+            except ConfigError as error:
+                log.warning(f"warning: {error}")
+        return found
+
+    def _start_budget(self) -> list[Callback]:
+        """Begin to time the steps; the callback that plans them, if there is a time limit."""
+        if self.budget is None or self.is_complete:
+            return []
+        costs = estimate_costs(self.parts.recipe, self.parts.samples, self.group, self.parts.state)
+        self.budget.evaluation = self.budget.evaluation or costs.evaluation
+        self.budget.finish = costs.finish + BUNDLES * self._save_seconds
+        self.budget.begin(self.step)
+        return [TimePlanning(self.parts.step_plan, self.budget, self.step, self._plan_steps)]
+
     def _first_checkpoint(self) -> None:
         """Save step 0, so that there is a checkpoint before the first line of metrics."""
         last = self.group.run_on_main(lambda: max((line.step for line in read_metrics(self.folder.path)), default=0))
@@ -100,13 +174,15 @@ class Session:
                 where=self.folder.checkpoints,
                 hint="restore one, or start a new run from its best weights: vitral train DATA --weights RUN",
             )
+        began = time.monotonic()
         self.save(0)
         self.writer.wait()
+        self._save_seconds = time.monotonic() - began
 
     @property
     def is_complete(self) -> bool:
         """Whether no steps are left."""
-        return self.step == self.parts.steps or self.should_stop_early
+        return self.step == self.parts.step_plan.steps_after(self.step) or self.should_stop_early
 
     def describe(self) -> list[str]:
         """What is about to be trained, before the first step; later, where the run stands."""
@@ -120,21 +196,22 @@ class Session:
         """Train for the remaining steps; `StopTraining` is raised if the run stops before the last."""
         parts = self.parts
         self._evaluate_start(progress)
-        callbacks: list[Callback] = [WeightAveraging(parts.state), progress]
+        callbacks: list[Callback] = [*self._start_budget(), WeightAveraging(parts.state), progress]
         if self.metrics is not None:
             callbacks.append(MetricsLogger(self.metrics, parts.plan.steps_per_epoch, parts.update_rule.lr))
         if self.val_loader is not None:
-            every = max(1, round(parts.recipe.eval_every * parts.plan.steps_per_epoch))
-            callbacks.append(Validation(every, lambda step: self.evaluate(step, progress)))
+            callbacks.append(Validation(self.every, lambda step: self.evaluate(step, progress)))
         seconds, several = parts.recipe.checkpoints.every_seconds, self.group.world.size > 1
         checkpointing = Checkpointing(
             seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop, several
         )
         callbacks += [checkpointing, SavedReporter(self)]
-        last = self.step if self.is_complete else parts.steps
-        batches = microbatches(parts.loader, self.step, last, parts.microbatch_config)
+        complete, start = self.is_complete, self.step
+        last = start if complete else MAX_STEPS if self.budget else parts.steps
+        steps = start if complete else parts.step_plan.steps_after
+        batches = microbatches(parts.loader, start, last, parts.microbatch_config)
         try:
-            train(parts.strategy.module, batches, parts.update_rule, self.step, last, callbacks, checkpointing.signals)
+            train(parts.strategy.module, batches, parts.update_rule, start, steps, callbacks, checkpointing.signals)
         except Diverged as error:
             raise self._describe_divergence(error) from None
         finally:
@@ -142,7 +219,7 @@ class Session:
             self.writer.close()
             self.report_saved()
             self.record_time()
-        self.step = last
+        self.step = start if complete else parts.steps
 
     def _evaluate_start(self, progress: Progress) -> None:
         """Evaluate the weights that a run starts from: they are the best until training improves on them.
@@ -156,6 +233,7 @@ class Session:
         """Evaluate the averaged weights, and write a bundle if they are the best so far."""
         assert self.split
         assert self.val_loader
+        began = time.monotonic()
         self.writer.wait()  # the workers of the loader are forked, and a thread does not survive that
         self.report_saved()
         batches = microbatches(self.val_loader, 0, self.val_loader.plan.steps_per_epoch, self.parts.microbatch_config)
@@ -170,6 +248,8 @@ class Session:
         progress.show_evaluation(step, self.split, line.values, is_best)
         if is_best:
             self.artifacts.write_bundle(self.folder.best, step, line)
+        if self.budget is not None:
+            self.budget.add_evaluation(time.monotonic() - began)
         self._send(Evaluated(step, line.epoch, self.split, dict(line.values), is_best))
 
     def record_time(self) -> None:
@@ -179,7 +259,7 @@ class Session:
 
     def close(self) -> None:
         """Close the logs."""
-        for file in (self.metrics, self.times):
+        for file in (self.metrics, self.times, self.plan_log):
             if file is not None:
                 file.close()
 
@@ -188,7 +268,8 @@ class Session:
         self.step = step
         if self.metrics is not None:
             self.metrics.flush()  # before the checkpoint: on resume, metrics are cut to its step
-        saved = saved_state(self.parts.state, self.parts.plan, step).model_dump(mode="json")
+        changes = self.parts.step_plan.changes if self.budget is not None else ()
+        saved = saved_state(self.parts.state, self.parts.plan, step, changes).model_dump(mode="json")
         self.writer.wait()
         self.report_saved()
         best = self.best.step if self.evaluations else None

@@ -1,12 +1,14 @@
 """`train`, `resume` and the `Run` they return: from the request to the artifacts, step by step."""
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,26 +22,41 @@ from vitral.data.samples import Samples
 from vitral.html.text import percent
 from vitral.models.base import Model
 from vitral.models.registry import ModelLike
-from vitral.recipes.recipe import Recipe
+from vitral.recipes.recipe import Recipe, TimeLimit
 from vitral.runs.artifacts import NOT_IMPROVED, RunArtifacts
-from vitral.runs.autotune import fit_memory, fit_time
+from vitral.runs.autotune import estimate_costs, fit_memory
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
 from vitral.runs.callbacks.trackers import open_trackers, read_ids
 from vitral.runs.folder import RunFolder, find_run, mark_finished, refuse_existing
-from vitral.runs.messages import format_commands, next_commands, resume_command, run_card, suggest_weights
+from vitral.runs.messages import (
+    format_commands,
+    next_commands,
+    resume_command,
+    run_card,
+    suggest_weights,
+    warn_few_steps,
+)
 from vitral.runs.options import TrainOptions
-from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
+from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run, write_replay
 from vitral.runs.report.report import ReportEvaluation
 from vitral.runs.request import RunRequest, request_from_options, resolve
 from vitral.runs.session import Session
 from vitral.tasks.task import Task
-from vitral.training.budget import parse_seconds
 from vitral.training.callbacks import SignalHandler, StopTraining, find_best
-from vitral.training.distributed.process_group import ProcessGroup, open_process_group
+from vitral.training.distributed.process_group import ProcessGroup, open_process_group, read_world
 from vitral.training.metrics import read_metrics
 from vitral.training.precision import probe_hardware
-from vitral.training.progress import Progress, ProgressSpan, create_display, format_metric
+from vitral.training.progress import (
+    Display,
+    Progress,
+    ProgressSpan,
+    SetupProgress,
+    TimedSpan,
+    create_display,
+    format_metric,
+)
+from vitral.training.time_limit import check_limit, parse_seconds, read_plan
 from vitral.weights.adapt import load_pretrained
 from vitral.weights.load import load, open_model
 
@@ -137,27 +154,36 @@ def train(
         return train_request(request, str(out), options.get("time_limit", ""), events)
 
 
-def train_request(request: RunRequest, out: str, time_limit: str, events: EventDispatcher) -> Run:
-    """Resolve a request, train, and write the artifacts."""
-    started = time.monotonic()
+def train_request(
+    request: RunRequest, out: str, time_limit: str, events: EventDispatcher, started: float | None = None
+) -> Run:
+    """Resolve a request, train, and write the artifacts; a time limit counts from `started`, or from now."""
+    setup = SetupProgress(_create_display(), time.monotonic() if started is None else started)
     refuse_existing(out)
-    limit = _parse_limit(time_limit, request.settings)
-    complete, samples, reason, source = resolve(request)
     named = request._asdict() | {"out": out, "time_limit": time_limit}
     call = [f"{name}={value!r}" for name, value in named.items() if value]
-    with open_process_group(select_device(complete)) as group:
+    if time_limit:
+        setup.limit = _parse_limit(time_limit, request.settings)
+        request = request._replace(settings={**request.settings, "length": TimeLimit(seconds=setup.limit)})
+    with closing(setup.display), ExitStack() as stack:
+        setup.begin("opening the data")
+        complete, samples, reason, source = resolve(request)
+        setup.limit = complete.length.seconds if isinstance(complete.length, TimeLimit) else 0.0
+        group = stack.enter_context(open_process_group(select_device(complete)))
         check_recipe(complete, samples, group.world)
         messages = [reason, *samples.notes, *quick_check(samples, complete), suggest_weights(complete, samples)]
         if source and group.is_main:  # a mismatch of the weights is found before a folder is made
             messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
         _log(group, messages)
+        setup.begin("measuring")
         complete = fit_memory(complete, samples, group)
-        if limit:
-            complete = fit_time(complete, samples, group, limit, started)
+        if setup.limit:
+            least = estimate_costs(complete, samples, group).least
+            check_limit(setup.limit, group.max(round(setup.spent())), group.max(ceil(least)))
         path = group.run_on_main(lambda: str(create_run(out, complete, samples, call).path))
         task = build_task(complete, samples, group.device, source.loaded if source else None)
         del source  # training needs the memory
-        return run_session(find_run(str(path)), complete, samples, group, task, prepare=True, events=events)
+        return run_session(find_run(str(path)), samples, group, complete, task, setup, prepare=True, events=events)
 
 
 def resume(
@@ -174,6 +200,7 @@ def resume(
     A run that was trained on a Dataset object needs it again. Callbacks and trackers are those that are given here.
     """
     events = EventDispatcher(callbacks, open_trackers(tracker))
+    began = time.monotonic()
     folder = find_run(str(where))
     refuse_unsigned(folder.checkpoints)
     with trusted(trust), ExitStack() as stack:
@@ -185,15 +212,20 @@ def resume(
         source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None
         task = build_task(recipe, samples, group.device, source)
         del source  # training needs the memory
-        return run_session(folder, recipe, samples, group, task, prepare=not started, events=events)
+        limit = recipe.length.seconds if isinstance(recipe.length, TimeLimit) else 0.0
+        earlier = max((change.seconds for change in read_plan(folder.path)), default=0.0)
+        setup = SetupProgress(_create_display(), began, limit, earlier)
+        stack.enter_context(closing(setup.display))
+        return run_session(folder, samples, group, recipe, task, setup, prepare=not started, events=events)
 
 
 def run_session(
     folder: RunFolder,
-    recipe: Recipe,
     samples: Samples,
     group: ProcessGroup,
+    recipe: Recipe,
     task: Task,
+    setup: SetupProgress,
     prepare: bool,
     events: EventDispatcher,
 ) -> Run:
@@ -203,22 +235,22 @@ def run_session(
         if group.is_main:
             stack.enter_context(Lock(folder.path))
         if prepare:
-            _log(group, [recipe.finetune.prepare(task, build_train_images(recipe, samples, group))])
+            setup.begin("preparing")
+            _log(group, [recipe.finetune.prepare(task, build_train_images(recipe, samples, group, setup))])
         parts = build_run_for_task(task, recipe, samples, group)
         artifacts = RunArtifacts(folder, parts, group)
-        display = create_display(quiet=not group.is_main or log.level > logging.INFO)
+        display = setup.display
         stop = stack.enter_context(SignalHandler(f"{display.erase_line}{STOP_MESSAGE}" if group.is_main else ""))
         if group.is_main:
             stack.callback(events.close)
-        session = Session(folder, parts, group, stop, artifacts, events)
+        session = Session(folder, parts, group, stop, artifacts, events, setup.spent)
         stack.callback(session.close)
         session.restore()
         note = f"the run is saved; to resume it: vitral.resume({str(folder.path)!r})"
         events.raise_error(note)
         group.set_resume_hint(Run(folder, recipe, samples, session.step, parts.steps, 0, None).resume_command)
         _log(group, session.describe())
-        span = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
-        with Progress(span, display) as progress:
+        with Progress(_span(session, setup), display) as progress:
             try:
                 session.run(progress)
             except StopTraining as stopped:
@@ -227,6 +259,7 @@ def run_session(
                     events.raise_error(note)
                     return Run(folder, recipe, samples, stopped.step, parts.steps, stopped.signal, None)
         events.raise_error(note)
+        _log(group, warn_few_steps(parts) if setup.limit else [])
         run = finish_run(session, artifacts)
         if group.is_main:
             events.send(Finished(run.step, folder.path, dict(run.metrics)))
@@ -250,9 +283,22 @@ def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
         artifacts.update_card(folder.best, best, evaluation)
     artifacts.write_report(step, "done", best, evaluation)
     if group.is_main:
+        write_replay(folder, artifacts.parts.recipe, artifacts.parts.step_plan.changes)
         mark_finished(folder, step)
     group.barrier()
     return Run(folder, artifacts.parts.recipe, artifacts.parts.samples, step, artifacts.parts.steps, 0, evaluation)
+
+
+def _span(session: Session, setup: SetupProgress) -> ProgressSpan:
+    """What the bar shows: the steps, or the seconds of a run with a time limit."""
+    plan = session.parts.plan
+    span = (session.step, session.parts.steps, plan.steps_per_epoch, plan.batch_size)
+    return TimedSpan(*span, setup.limit, setup.spent) if setup.limit else ProgressSpan(*span)
+
+
+def _create_display() -> Display:
+    """The display of this process: nothing with --quiet, and in all processes but the main one."""
+    return create_display(quiet=read_world(os.environ).rank > 0 or log.level > logging.INFO)
 
 
 def _parse_limit(time_limit: str, settings: Mapping[str, object]) -> float:

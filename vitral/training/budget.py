@@ -1,13 +1,9 @@
-"""Training within a budget: the microbatches that fit into memory, and the steps that fit into a time limit.
+"""Training within the memory of the machine: the microbatches that fit into it.
 
 B images, C channels, H rows, W columns.
 """
 
-import re
-import time
-from collections.abc import Callable
 from math import ceil, floor, prod
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -93,56 +89,3 @@ def format_bytes(size: float) -> str:
     """Bytes in MB or GB."""
     unit, scale = ("GB", 1e9) if size >= 0.95e9 else ("MB", 1e6)
     return f"{size / scale:,.1f} {unit}" if size < 9.95 * scale else f"{size / scale:,.0f} {unit}"
-
-
-WHERE = "time-limit"
-RESERVE = 0.05  # fraction of the limit: for delays and for the end of the run
-NUMBER = r"(\d+(?:\.\d+)?)"
-TIME_PATTERN = re.compile(rf"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?|{NUMBER}", re.ASCII)
-
-
-def parse_seconds(text: str) -> float:
-    """A time such as `90s`, `10m`, `1h30m` or `45` in seconds."""
-    match = TIME_PATTERN.fullmatch(text)
-    hours, minutes, seconds, bare = (float(part or 0) for part in match.groups()) if match else (0.0,) * 4
-    found = 3600 * hours + 60 * minutes + seconds + bare
-    if not found:
-        message, hint = f"expected a time, got {text!r}", "write it as 90s, 10m, 1h30m, 2h, or 45 for seconds"
-        raise ConfigError(message, code="config.wrong_type", where=WHERE, hint=hint)
-    return found
-
-
-def steps_within(
-    limit: float, spent: float, step_seconds: float, evaluation_seconds: float, steps_per_epoch: int
-) -> int:
-    """How many steps fit into the rest of a time limit, with an evaluation after each epoch and after the last step.
-
-    A part of the limit is reserved.
-    """
-    usable = (1 - RESERVE) * limit - spent
-    first = step_seconds + evaluation_seconds
-    if usable < first:
-        message = f"{limit:g} s are too few: the start took {spent:.0f} s, a step with evaluation takes {first:.2g} s"
-        hint = f"allow at least {ceil((spent + first) / (1 - RESERVE))}s, or use a smaller model or smaller images"
-        raise ConfigError(message, code="config.time_limit_too_short", where=WHERE, hint=hint)
-    epoch = steps_per_epoch * step_seconds + evaluation_seconds
-    epochs = floor(usable / epoch)
-    rest = usable - epochs * epoch - evaluation_seconds  # for steps of an epoch that is not finished
-    more = min(steps_per_epoch - 1, max(0, floor(rest / step_seconds)))
-    return max(1, epochs * steps_per_epoch + more)  # at least one fits, despite rounding
-
-
-def measure_seconds(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:
-    """The median duration of the work after two warm-up calls.
-
-    It is timed five times, or fewer once `enough` accepts the seconds spent, but at least once.
-    """
-    found: list[float] = []
-    began = time.perf_counter()
-    while len(found) < 3 or (len(found) < 7 and not enough(time.perf_counter() - began)):
-        start = time.perf_counter()
-        work()
-        if device.type == "cuda":  # kernels run asynchronously
-            torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - start)
-    return median(found[2:])

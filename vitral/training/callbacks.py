@@ -122,6 +122,7 @@ class WeightAveraging:
     state: TrainingState
 
     def due(self, step: int, steps: int) -> bool:
+        self.state.average.steps = steps  # a time limit changes it
         return True
 
     def run(self, step: int, result: StepResult) -> None:

@@ -168,19 +168,21 @@ def train(
     batches: Iterator[Sequence[Microbatch]],
     rule: UpdateRule,
     start: int,
-    steps: int,
+    steps: int | Callable[[int], int],
     callbacks: Sequence[Callback],
     signals: Callable[[], Signals] = Signals,
 ) -> None:
     """Take the steps from `start` up to `steps`, and run the callbacks that are due after each.
 
-    The task is a `Task`, or a wrapper of one (DDP, a compiled module) that is called like it.
+    `steps` is a function of the steps taken if it may change on the way. The task is a `Task`, or a wrapper of one
+    (DDP, a compiled module) that is called like it.
     """
     optimizer, scaler = rule.optimizer, rule.precision.scaler
     weights = list(task.parameters())  # a walk through all modules takes 3% of a small model's step
     previous: StepResult | None = None
     task.train()
-    for step in range(start, steps):
+    step = start
+    while step < _planned(steps, step):
         set_lr(optimizer, rule.lr(step))
         outcome = mean_outcome(backward(task, next(batches), rule))
         result = StepResult(step, outcome, signals(), rule.communicator)
@@ -193,11 +195,17 @@ def train(
         if previous is not None:
             previous.read()
         for callback in callbacks:
-            if callback.due(step + 1, steps):
+            if callback.due(step + 1, _planned(steps, step + 1)):
                 callback.run(step + 1, result)
         previous = result
+        step += 1
     if previous is not None:
         previous.read()
+
+
+def _planned(steps: int | Callable[[int], int], step: int) -> int:
+    """The number of steps as it is planned after a step."""
+    return steps if isinstance(steps, int) else steps(step)
 
 
 def backward(task: nn.Module, microbatches: Sequence[Microbatch], rule: UpdateRule) -> list[Outcome]:

@@ -7,8 +7,9 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self, TextIO, TypeVar
 
 from vitral.training.loop import StepResult
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
+Item = TypeVar("Item")
 LINE_SECONDS = 10.0  # seconds between two lines in a file
 BAR_WIDTH = 16  # letters
 # The most important fields first: on a narrow terminal the end of the line is cut.
-TERMINAL_FIELDS = ("epoch", "loss", "accuracy", "left", "verdict", "speed")
-FILE_FIELDS = ("epoch", "step", "loss", "accuracy", "speed", "left")
+TERMINAL_FIELDS = ("clock", "stage", "epoch", "loss", "accuracy", "left", "verdict", "speed")
+FILE_FIELDS = ("clock", "stage", "epoch", "step", "loss", "accuracy", "speed", "left")
 
 
 class Display:
@@ -29,7 +31,7 @@ class Display:
     erase_line = ""  # what to write first so that a message stands on a line of its own
 
     def open(self, start: int, steps: int) -> None:
-        """Start before step `start` of `steps`."""
+        """Start before step `start` of `steps`; no effect if it is open."""
 
     def show(self, step: int, fields: Mapping[str, str]) -> None:
         """Show the progress, if an update is due."""
@@ -84,6 +86,8 @@ class BarDisplay(Display):
         self._streams: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
 
     def open(self, start: int, steps: int) -> None:
+        if self._bar is not None:
+            return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -114,8 +118,10 @@ class BarDisplay(Display):
         self._bar.console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def close(self) -> None:
-        assert self._bar is not None
+        if self._bar is None:
+            return
         self._bar.stop()
+        self._bar = None
         for handler, stream in self._streams:
             handler.setStream(stream)
         self._streams.clear()
@@ -137,13 +143,35 @@ SMOOTHING = 10  # updates that a smoothed value averages over
 WINDOW = 20  # updates over which the speed is measured
 
 
-class ProgressSpan(NamedTuple):
+@dataclass(frozen=True)
+class ProgressSpan:
     """The steps of a session, from `start` up to `steps`."""
 
     start: int
     steps: int
     steps_per_epoch: int
     batch_size: int  # of all processes together
+
+    @property
+    def total(self) -> int:
+        """The length of the bar."""
+        return self.steps
+
+    def done(self, step: int) -> int:
+        """The part of the bar that is done."""
+        return step
+
+    def format_step(self, step: int) -> str:
+        """`step 30/100`."""
+        return f"step {step}/{self.steps}"
+
+    def format_clock(self) -> str:
+        """The time of a run with a time limit."""
+        return ""
+
+    def seconds_left(self, step: int, step_seconds: float) -> float:
+        """An estimate of the seconds to the end; 0 if unknown."""
+        return step_seconds * (self.steps - step)
 
     def format_epoch(self, step: int) -> str:
         """`epoch 3/20`: the epoch that a step ended or was in."""
@@ -153,6 +181,36 @@ class ProgressSpan(NamedTuple):
         """`epoch  2.5/20`: the epochs after a step, as wide as the last."""
         last = f"{self.steps / self.steps_per_epoch:.4g}"
         return f"epoch {f'{step / self.steps_per_epoch:.4g}':>{len(last)}}/{last}"
+
+
+@dataclass(frozen=True)
+class TimedSpan(ProgressSpan):
+    """The steps of a session with a time limit: the bar shows the seconds."""
+
+    limit: float
+    spent: Callable[[], float]  # seconds since the start of the run
+
+    @property
+    def total(self) -> int:
+        return round(self.limit)
+
+    def done(self, step: int) -> int:
+        return min(self.total - 1, round(self.spent()))  # the end is not known by the clock
+
+    def format_epoch(self, step: int) -> str:
+        return f"epoch {step / self.steps_per_epoch:.3g}"
+
+    def format_exact_epoch(self, step: int) -> str:
+        return f"epoch {step / self.steps_per_epoch:<5.3g}"
+
+    def format_step(self, step: int) -> str:
+        return f"step {step}"
+
+    def format_clock(self) -> str:
+        return f"{round(self.spent())} s of {round(self.limit)} s"
+
+    def seconds_left(self, step: int, step_seconds: float) -> float:
+        return 0.0
 
 
 class Sample(NamedTuple):
@@ -175,7 +233,7 @@ class Progress:
         self._window: deque[Sample] = deque(maxlen=WINDOW)
 
     def __enter__(self) -> Self:
-        self.display.open(self.span.start, self.span.steps)
+        self.display.open(self.span.done(self.span.start), self.span.total)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -197,7 +255,7 @@ class Progress:
         for name, value in result.read().metrics.items():
             before = self._means.get(name, value)
             self._means[name] = before + share * (value - before)
-        self.display.show(step, self._fields(step))
+        self.display.show(self.span.done(step), self._fields(step))
 
     def show_evaluation(self, step: int, split: str, values: Mapping[str, float], is_best: bool = False) -> None:
         """Show the metrics of an evaluation, and whether it is the best so far. Its time does not count for the speed.
@@ -217,11 +275,12 @@ class Progress:
     def _fields(self, step: int) -> dict[str, str]:
         """The fields of a line that are known."""
         done = step - self._first.step
-        # Estimated seconds to the end, with evaluations; 0 if unknown.
-        left = (self._last.seconds - self._first.seconds) / done * (self.span.steps - step) if done else 0.0
+        seconds = (self._last.seconds - self._first.seconds) / done if done else 0.0  # of a step, with evaluations
+        left = self.span.seconds_left(step, seconds)
         parts = {
+            "clock": self.span.format_clock(),
             "epoch": self.span.format_epoch(step),
-            "step": f"step {step}/{self.span.steps}",
+            "step": self.span.format_step(step),
             "loss": format_metric("loss", self._means["loss"]),
             "accuracy": format_metric("accuracy", self._means["accuracy"]) if "accuracy" in self._means else "",
             "speed": f"{self._speed:,.0f} images/s" if self._speed else "",
@@ -229,6 +288,40 @@ class Progress:
             "verdict": self._verdict,
         }
         return {name: words for name, words in parts.items() if words}
+
+
+class SetupProgress:
+    """The progress before the first step of a run with a time limit: the time, and what is being done.
+
+    Without a limit nothing is shown.
+    """
+
+    def __init__(self, display: Display, started: float, limit: float = 0.0, earlier: float = 0.0) -> None:
+        self.display, self.limit = display, limit
+        self._zero = started - earlier  # by the clock of `time.monotonic`; what earlier sessions took counts, too
+        self._stage = ""
+
+    def spent(self) -> float:
+        """The seconds of the run so far."""
+        return time.monotonic() - self._zero
+
+    def begin(self, stage: str) -> None:
+        """Show what is being done from now on."""
+        self._stage = stage
+        self.tick()
+
+    def tick(self) -> None:
+        """Show the time."""
+        done, total = round(self.spent()), round(self.limit)
+        if total:
+            self.display.open(done, total)
+            self.display.show(min(done, total - 1), {"clock": f"{done} s of {total} s", "stage": self._stage})
+
+    def watch(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The items, with the time shown after each."""
+        for item in items:
+            yield item
+            self.tick()
 
 
 def format_metric(name: str, value: float, aligned: bool = False) -> str:

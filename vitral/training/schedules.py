@@ -29,13 +29,13 @@ class BaseSchedule(Config):
         if warmup >= steps > 1:
             raise too_long("warmup", f"the warmup takes {warmup} steps, the whole run only {steps}")
 
-    def lr_factor(self, step: int, steps: int) -> float:
-        """The factor of the peak learning rate at a step, counted from 0."""
+    def lr_factor(self, step: float, steps: int) -> float:
+        """The factor of the peak learning rate at a step, counted from 0; a time limit asks for parts of steps, too."""
         warmup = self.warmup_steps(steps)
         factor = min(1.0, step / warmup) if warmup else 1.0
         return factor * self.decay_factor(max(0, step - warmup), steps - warmup)
 
-    def decay_factor(self, step: int, steps: int) -> float:
+    def decay_factor(self, step: float, steps: int) -> float:
         """The decay; `step` and `steps` count from the end of the warmup."""
         return 1.0
 
@@ -57,7 +57,7 @@ class Linear(DecayingSchedule):
 
     kind: Literal["linear"] = "linear"
 
-    def decay_factor(self, step: int, steps: int) -> float:
+    def decay_factor(self, step: float, steps: int) -> float:
         return self.end + (1 - self.end) * (1 - fraction_done(step, steps))
 
 
@@ -66,7 +66,7 @@ class Cosine(DecayingSchedule):
 
     kind: Literal["cosine"] = "cosine"
 
-    def decay_factor(self, step: int, steps: int) -> float:
+    def decay_factor(self, step: float, steps: int) -> float:
         return self.end + (1 - self.end) * (1 + cos(pi * fraction_done(step, steps))) / 2
 
 
@@ -86,7 +86,7 @@ class InverseSquareRoot(BaseSchedule):
         if (taken := self.warmup_steps(steps) + self.cooldown) > steps > 1:
             raise too_long("cooldown", f"warmup and cooldown take {taken} steps, the whole run only {steps}")
 
-    def decay_factor(self, step: int, steps: int) -> float:
+    def decay_factor(self, step: float, steps: int) -> float:
         cooled = min(1.0, max(0, steps - step) / self.cooldown) if self.cooldown else 1.0
         return cooled * (1 + step / self.timescale) ** -0.5
 
@@ -95,7 +95,7 @@ def too_long(field: str, message: str) -> ConfigError:
     return ConfigError(message, code="config.conflict", where=field, hint=f"use a shorter {field} or train longer")
 
 
-def fraction_done(step: int, steps: int) -> float:
+def fraction_done(step: float, steps: int) -> float:
     """The fraction of the steps that is done, from 0 to 1."""
     return min(1.0, step / max(1, steps))
 

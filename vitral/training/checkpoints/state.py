@@ -3,7 +3,7 @@
 Random numbers and the learning rate are functions of the step, so they have no state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from vitral.data.loading.sampler import SamplerState, SamplingPlan
 from vitral.tasks.task import Task
 from vitral.training.ema import WeightAverage
 from vitral.training.precision import Precision
+from vitral.training.time_limit import PlanChange
 
 Tensors = dict[str, dict[str, Tensor]]
 
@@ -37,6 +38,7 @@ class SavedState(Config):
     position: SamplerState
     averaged: int  # steps in the average
     precision: dict[str, float]  # of the gradient scaler, if one is used
+    changes: tuple[PlanChange, ...] = ()  # of the plan of a run with a time limit, so far
 
 
 def parse_state(document: dict[str, Any]) -> SavedState:
@@ -53,9 +55,16 @@ def state_tensors(learning: TrainingState) -> Tensors:
     }
 
 
-def saved_state(learning: TrainingState, plan: SamplingPlan, step: int) -> SavedState:
+def saved_state(
+    learning: TrainingState, plan: SamplingPlan, step: int, changes: Sequence[PlanChange] = ()
+) -> SavedState:
     """The JSON state after `step` steps."""
-    return SavedState(position=plan.state(step), averaged=learning.average.count, precision=learning.precision.state())
+    return SavedState(
+        position=plan.state(step),
+        averaged=learning.average.count,
+        precision=learning.precision.state(),
+        changes=tuple(changes),
+    )
 
 
 def restore_state(
