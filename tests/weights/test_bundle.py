@@ -294,3 +294,23 @@ def test_a_read_only_folder_leaves_the_one_before() -> None:
         Path(root).chmod(0o755)
         assert process.exitcode == 0
         assert seed_of(Path(root) / "b") == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_or_a_device_in_a_bundle_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "best")
+    (tmp_path / "best" / name).unlink()
+    os.mkfifo(tmp_path / "best" / name)
+    with raises("weights.not_a_file", tmp_path / "best" / name):
+        read_bundle(tmp_path / "best")
+    (tmp_path / "best" / name).unlink()
+    (tmp_path / "best" / name).symlink_to("/dev/zero")
+    with raises("weights.not_a_file", tmp_path / "best" / name):
+        read_bundle(tmp_path / "best")
+
+
+def test_a_sparse_config_is_refused_unread(tmp_path: Path) -> None:
+    write(tmp_path / "best")
+    os.truncate(tmp_path / "best/config.json", 6 * 2**30)
+    with raises("weights.file_too_large", tmp_path / "best/config.json"):
+        read_bundle(tmp_path / "best")

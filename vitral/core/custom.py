@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from vitral.core.errors import ConfigError
+from vitral.core.files import read_file
 
 T = TypeVar("T")
 log = logging.getLogger("vitral")
@@ -78,7 +79,7 @@ def use_copies(folder: Path) -> Iterator[None]:
 
 def _read_copies(folder: Path) -> dict[str, SourceCopy]:
     try:
-        files = json.loads((folder / INDEX).read_bytes())["files"]
+        files = json.loads(read_file(folder / INDEX))["files"]
         copies = {each["path"]: SourceCopy(folder / each["copy"], each["sha256"]) for each in files}
         if all(copy.path.parent == folder for copy in copies.values()):
             return copies
@@ -96,7 +97,7 @@ def copy_sources(data: object) -> dict[str, bytes]:
     index = []
     for path in sorted({each.rpartition(":")[0] for each in references(data) if ".py:" in each}):
         try:
-            content = Path(path).read_bytes()
+            content = read_file(Path(path))
         except OSError as error:
             log.info(f"{path} is not copied, so the class in it is found only at this path: {error.strerror}")
             continue
@@ -219,7 +220,7 @@ def _import_copy(copy: SourceCopy, original: Path, where: str) -> object:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return hashlib.sha256(read_file(path)).hexdigest() if path.is_file() else ""
 
 
 def _import_file(path: Path, where: str, name: str = "") -> object:

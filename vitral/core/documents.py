@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.errors import ConfigError, format_choices
+from vitral.core.files import FileTooLarge, read_file
 from vitral.core.storage import os_error_message
 
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -25,14 +26,13 @@ def read_document(path: Path) -> dict[str, Any]:
         message = f"expected a file that ends in {format_choices(SUFFIXES)}"
         raise ConfigError(message, code="config.unknown_format", where=path, hint="rename it, or give a name")
     try:
-        size = path.stat().st_size
-        text = path.read_bytes() if size <= MAX_BYTES else b""
+        text = read_file(path, MAX_BYTES)
+    except FileTooLarge as error:
+        message = os_error_message(error)
+        raise ConfigError(message, code="config.too_large", where=path, hint="give a file of settings") from None
     except OSError as error:
         message = f"cannot be read: {os_error_message(error)}"
         raise ConfigError(message, code="config.not_found", where=path, hint="check the path") from None
-    if size > MAX_BYTES:
-        message = f"{size:,} bytes, expected at most {MAX_BYTES:,}"
-        raise ConfigError(message, code="config.too_large", where=path, hint="give a file of settings")
     try:
         data = json.loads(text) if path.suffix.lower() == ".json" else parse_yaml(text)
     except (ValueError, RecursionError) as error:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.errors import VitralError
+from vitral.core.files import GIB, read_file
 from vitral.core.storage import STORAGE, Storage, os_error_message, write_error
 
 Record = dict[str, Any]
+LOG_BYTES = GIB
 
 
 class JsonlLog:
@@ -66,7 +68,7 @@ class JsonlLog:
 def read_jsonl(path: Path) -> list[Record]:
     """The complete lines of a log, which may be growing; none if there is no file."""
     try:
-        text = path.read_bytes()
+        text = read_file(path, LOG_BYTES)
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -26,6 +26,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from vitral.core.errors import ConfigError, VitralError, WeightsError
+from vitral.core.files import FileTooLarge, NotRegularFile
 
 if sys.platform != "win32":
     import fcntl
@@ -46,6 +47,7 @@ READ_HINTS = {
     errno.ENOENT: "check the path, or copy the folder again",
     errno.EACCES: "make it readable: chmod u+rX",
     errno.EPERM: "make it readable: chmod u+rX",
+    errno.EINVAL: "copy its content into a file, or remove it",
 }
 
 
@@ -82,9 +84,20 @@ def wrap_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message, hint = f"cannot be read: {os_error_message(error)}", READ_HINTS.get(error.errno or 0, "")
-        code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-        raise WeightsError(message, code=code, where=path, hint=hint) from None
+        raise weights_read_error(error, path) from None
+
+
+READ_CODES = {
+    FileNotFoundError: "weights.not_found",
+    NotRegularFile: "weights.not_a_file",
+    FileTooLarge: "weights.file_too_large",
+}
+
+
+def weights_read_error(error: OSError, path: Path) -> WeightsError:
+    """The error for a file of a model that cannot be read."""
+    code, hint = READ_CODES.get(type(error), "weights.unreadable"), READ_HINTS.get(error.errno or 0, "")
+    return WeightsError(f"cannot be read: {os_error_message(error)}", code=code, where=path, hint=hint)
 
 
 class FileDigest(NamedTuple):

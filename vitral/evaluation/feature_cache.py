@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitral.core.files import check_file
 from vitral.core.machine import cache_folder
 from vitral.core.storage import STORAGE, os_error_message
 from vitral.weights.tensors import safetensors_chunks
@@ -101,6 +102,7 @@ def cache_key(parts: Iterable[str], images: Iterable[bytes]) -> str:
 def _read(path: Path, name: str, images: int) -> Tensor | None:
     """The features in a file, if it is intact and of this key."""
     try:
+        check_file(path)
         with safe_open(path, framework="pt") as file:
             metadata, features = file.metadata() or {}, file.get_tensor("vectors")
         valid = features.dtype == torch.float32 and features.ndim == 2 and len(features) == images

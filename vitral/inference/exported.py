@@ -17,6 +17,7 @@ from vitral.core import formats
 from vitral.core.activation import Activation
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.files import read_file
 from vitral.core.formats import upgrade_json
 from vitral.core.manifest import FileCheck, FileEntry, check_files
 from vitral.core.storage import wrap_read_errors
@@ -231,7 +232,7 @@ def read_export(folder: Path) -> OpenedExport:
     path = folder / EXPORT_FILE
     check = check_files(folder, "export", (EXPORT_FILE,), "", EXPORT_AGAIN)
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     try:
         data = from_json(text)
     except ValueError as error:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, TextIO, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from vitral.core.errors import DataError, VitralError
+from vitral.core.files import IMAGE_BYTES, read_file
 from vitral.data.datasets import urls
 from vitral.data.datasets.files import (
     Folder,
@@ -24,6 +25,7 @@ from vitral.data.datasets.files import (
     identity,
     is_image,
     list_folder,
+    read_lines,
     suffix,
     unreadable,
 )
@@ -62,8 +64,7 @@ class FileSource:
 
     def read(self) -> bytes:
         try:
-            with open(self.path, "rb") as file:
-                return file.read()
+            return read_file(self.path, IMAGE_BYTES)
         except FileNotFoundError:
             raise DataError("no such file", code="data.not_found", where=self.path, hint="check the path") from None
         except OSError as error:
@@ -125,14 +126,9 @@ def manifest_paths(manifest: str) -> Iterator[str]:
     folder, delimiter = os.path.dirname(manifest), DELIMITERS.get(suffix(manifest))
     hint = f"write a line with a {COLUMN} for each"
     empty = DataError("lists no images", code="data.empty", where=manifest, hint=hint)
-    try:
-        with open(manifest, encoding="utf-8-sig", newline="") as file:
-            paths = _from_table(manifest, file, delimiter) if delimiter else _from_json(manifest, file)
-            yield from (os.path.join(folder, path) for path in _at_least_one(paths, empty))
-    except OSError as error:
-        raise unreadable(manifest, error) from None
-    except UnicodeDecodeError:
-        raise DataError("not UTF-8", code="data.bad_manifest", where=manifest, hint="save it as UTF-8") from None
+    lines = read_lines(manifest)
+    paths = _from_table(manifest, lines, delimiter) if delimiter else _from_json(manifest, lines)
+    return (os.path.join(folder, path) for path in _at_least_one(paths, empty))
 
 
 def _at_least_one(items: Iterator[T], error: DataError) -> Iterator[T]:
@@ -149,19 +145,19 @@ def stream_paths(stream: BinaryIO) -> Iterator[str]:
     return filter(None, (os.fsdecode(line.rstrip(b"\r\n")) for line in stream))
 
 
-def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
+def _from_table(manifest: str, lines: Iterable[str], delimiter: str) -> Iterator[str]:
     def check(header: list[str]) -> None:
         if header.count(COLUMN) != 1:
             message = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
             hint = "the first line must name the columns"
             raise DataError(message, code="data.bad_manifest", where=manifest, hint=hint)
 
-    for number, fields in read_table(manifest, file, delimiter, check):
+    for number, fields in read_table(manifest, lines, delimiter, check):
         yield _path_text(fields[COLUMN], f"{manifest}:{number}")
 
 
-def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
-    for number, fields in read_json_lines(manifest, file):
+def _from_json(manifest: str, lines: Iterable[str]) -> Iterator[str]:
+    for number, fields in read_json_lines(manifest, lines):
         yield _path_text(fields.get(COLUMN) if isinstance(fields, dict) else fields, f"{manifest}:{number}")
 
 

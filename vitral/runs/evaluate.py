@@ -12,6 +12,7 @@ from pydantic import Field
 from vitral.core.config import Config, override
 from vitral.core.custom import trusted, use_copies
 from vitral.core.errors import ConfigError, DataError
+from vitral.core.files import read_file
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import SPLITS, Samples, Split, StratifiedSplit
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -157,7 +158,7 @@ def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
         return None
     try:
         with use_copies(home / CODE):
-            return read_recipe(file.read_bytes())
+            return read_recipe(read_file(file))
     except ConfigError as error:
         where = ", ".join(filter(None, (str(file), error.where)))
         hint = error.hint or "repair it, or move the bundle to another folder"

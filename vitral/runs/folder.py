@@ -21,6 +21,7 @@ import torch
 from vitral import __version__
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError
+from vitral.core.files import read_file
 from vitral.core.jsonl import JsonlLog, read_jsonl
 from vitral.core.machine import cpu_count, cpu_name, peak_memory, total_memory
 from vitral.core.storage import LOCK_FILE, STORAGE, os_error_message, write_file_atomically
@@ -45,7 +46,7 @@ class RunFolder:
 
     def read_environment(self) -> "Environment":
         """The contents of environment.json."""
-        return Environment.from_json(self.environment.read_bytes())
+        return Environment.from_json(read_file(self.environment))
 
 
 # What `create_run` writes before recipe.json, which makes the folder a run, and the drafts of these files.

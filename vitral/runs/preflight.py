@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from vitral.core.config import to_plain
 from vitral.core.custom import is_trusted, trusted
 from vitral.core.errors import ConfigError, DataError, VitralError
+from vitral.core.files import read_file
 from vitral.core.machine import cpu_count
 from vitral.core.storage import Lock, os_error_message, write_file_atomically
 from vitral.data.doctor.checks import ModelInput
@@ -201,7 +202,7 @@ def command_line(call: Sequence[str]) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         message, hint = f"cannot be read: {os_error_message(error)}", "restore it, or start a new run"
         raise VitralError(message, code="file.read_failed", where=path, hint=hint) from None

@@ -30,6 +30,7 @@ from vitral.core.activation import Activation
 from vitral.core.config import Config, OpenUnion
 from vitral.core.custom import copy_sources, use_copies
 from vitral.core.errors import ConfigError, VitralError, WeightsError
+from vitral.core.files import read_file
 from vitral.core.formats import upgrade_json
 from vitral.core.manifest import (
     CARD,
@@ -122,7 +123,7 @@ def is_bundle(folder: Path) -> bool:
     if is_artifact(home, "bundle"):
         return True
     try:
-        data = from_json((home / CONFIG).read_bytes())
+        data = from_json(read_file(home / CONFIG))
         if isinstance(data, dict) and "format" in data and "vitral" in data:
             return True
     except (ValueError, OSError):
@@ -200,7 +201,7 @@ def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str
 
 def _read_config(path: Path, check: FileCheck) -> Bundle:
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     try:
         data = from_json(text)
     except ValueError as error:

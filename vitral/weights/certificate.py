@@ -12,6 +12,7 @@ from torch import Tensor
 from vitral import __version__
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.files import read_file
 from vitral.core.storage import wrap_read_errors
 from vitral.weights.oracles.oracle import ModelOutputs
 
@@ -110,7 +111,7 @@ def read_certificate(path: str | Path) -> Certificate:
     file = Path(path).expanduser()
     file = file / CERTIFICATE_FILE if file.is_dir() else file
     with wrap_read_errors(file):
-        text = file.read_bytes()
+        text = read_file(file)
     try:
         data = from_json(text)
         if isinstance(data, dict) and int(data.get("format", 1)) <= FORMAT:

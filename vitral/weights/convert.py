@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.files import read_file
 from vitral.core.manifest import CARD, add_to_manifest, own_files
 from vitral.core.storage import STORAGE, new_folder
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -192,7 +193,7 @@ def _write_bundle(source: LoadedModel, draft: Path, origin: Origin, name: str) -
         history = "; ".join((bundle.source or f"the bundle {home.name}", *origin.changed))
         bundle = bundle.model_copy(update={"source": history})
     if not origin.changed and is_bundle(home) and (home / CARD).is_file():
-        text = (home / CARD).read_text(encoding="utf-8")  # the same model: its measured results hold
+        text = read_file(home / CARD).decode()  # the same model: its measured results hold
     else:
         text = render_card(bundle, CardFacts(name, None, ()))
     write_bundle(draft, bundle, source.model.state_dict(), text)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitral.core.config import Config
 from vitral.core.errors import WeightsError, format_choices
+from vitral.core.files import read_file
 from vitral.core.storage import wrap_read_errors
 from vitral.weights.containers import StateDict, select_prefix
 from vitral.weights.formats.format import CONFIG, PROCESSOR, Checkpoint
@@ -121,10 +122,10 @@ def _processor(folder: Path) -> Mapping[str, Any]:
 
 def _read_json(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:
     """A JSON object, empty where there is no file."""
-    if not path.is_file():
+    if not path.exists():
         return {}
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

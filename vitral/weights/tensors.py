@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.serialization import safe_globals
 
 from vitral.core.errors import WeightsError
-from vitral.core.storage import wrap_read_errors
+from vitral.core.files import check_file
+from vitral.core.storage import weights_read_error, wrap_read_errors
 from vitral.weights.containers import StateDict, select_state_dict
 
 CHUNK_BYTES = 2**24  # few enough that other threads do not wait
@@ -71,6 +72,7 @@ def safetensors_chunks(tensors: Mapping[str, Tensor], notes: Mapping[str, str] =
 def tensor_names(path: Path) -> list[str]:
     """The names of the tensors in a safetensors file, without reading them."""
     try:
+        check_file(path)
         with safe_open(path, framework="pt") as file:
             return list(file.keys())
     except (SafetensorError, OSError) as error:
@@ -83,16 +85,16 @@ def read_safetensors(path: Path, hint: str) -> dict[str, Tensor]:
     The hint says what to do if the file is damaged.
     """
     try:
+        check_file(path)
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise _unreadable(error, path, hint) from None
 
 
 def _unreadable(error: SafetensorError | OSError, path: Path, hint: str) -> WeightsError:
-    code = "weights.corrupt"
     if isinstance(error, OSError):
-        code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-    return WeightsError(f"not a readable safetensors file: {error}", code=code, where=path, hint=hint)
+        return weights_read_error(error, path)
+    return WeightsError(f"not a readable safetensors file: {error}", code="weights.corrupt", where=path, hint=hint)
 
 
 def is_pickle(path: Path) -> bool:
@@ -103,7 +105,7 @@ def is_pickle(path: Path) -> bool:
 def read_torch_pickle(path: Path, key: str = "") -> StateDict:
     """A state dict, alone or in what training scripts wrap around one, there under a key; no code is run."""
     with wrap_read_errors(path):
-        path.stat()
+        check_file(path)
     try:
         with safe_globals(PLAIN_RECORDS):
             found = torch.load(path, map_location="cpu", weights_only=True)

@@ -2,12 +2,15 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from vitral.core.errors import DataError
+from vitral.core.files import DOCUMENT_BYTES, IMAGE_BYTES, FileTooLarge, NotRegularFile, open_file, read_file
+from vitral.core.storage import os_error_message
 
 IMAGE_SUFFIXES = frozenset(
     (".avif", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".webp")
@@ -26,6 +29,8 @@ def suffix(name: str) -> str:
 # Files and folders that operating systems create, in any case; names that begin with a dot count too.
 LITTER = frozenset(("$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "lost+found", "thumbs.db"))
 
+MANIFEST_BYTES = 16 * DOCUMENT_BYTES  # read line by line
+
 Identity = tuple[int, int]  # device and inode: the same for all paths to a folder
 
 
@@ -35,7 +40,10 @@ def is_litter(name: str) -> bool:
 
 
 class Folder(NamedTuple):
-    """The sorted names in a folder, without litter, and the identities of the folder and of those above it."""
+    """The sorted names in a folder, without litter, and the identities of the folder and of those above it.
+
+    Among the broken links are pipes, devices and sockets with the name of an image: reading them raises the reason.
+    """
 
     folders: list[str]
     images: list[str]
@@ -69,9 +77,9 @@ def _names_like(entry: "os.DirEntry[str]", folder: Folder) -> list[str]:
             return folder.folders
     except OSError:  # a circular or forbidden link: reading it raises the reason
         return folder.broken_links if is_image(entry.name) else folder.folders
-    if entry.is_symlink() and not os.path.isfile(entry.path):
-        return folder.broken_links
-    return folder.images if is_image(entry.name) and entry.is_file() else folder.others
+    if entry.is_file():  # also what a link leads to
+        return folder.images if is_image(entry.name) else folder.others
+    return folder.broken_links if entry.is_symlink() or is_image(entry.name) else folder.others
 
 
 def identity(path: str) -> Identity:
@@ -108,13 +116,33 @@ class FileStore:
         return os.path.join(self.root, name)
 
 
-def read_bytes(path: str | PurePath) -> bytes:
-    """The content of a file."""
+def read_bytes(path: str | PurePath, max_bytes: int = IMAGE_BYTES) -> bytes:
+    """The content of a regular file within its budget."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_file(path, max_bytes)
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+MAX_LINE = 2**20  # characters
+
+
+def read_lines(path: str | PurePath) -> Iterator[str]:
+    """The lines of a UTF-8 text with their ends, which may be of any system; a line too long is a DataError."""
+    number = 0
+    try:
+        with open_file(path, MANIFEST_BYTES) as file, TextIOWrapper(file, "utf-8-sig", newline="") as text:
+            while line := text.readline(MAX_LINE + 1):
+                number += 1
+                if len(line) > MAX_LINE:
+                    message, hint = f"a line of more than {MAX_LINE:,} characters", "write one image per line"
+                    raise DataError(message, code="data.bad_manifest", where=f"{path}:{number}", hint=hint)
+                yield line
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError:
+        where, hint = f"{path}:{number + 1}", "save it as UTF-8"
+        raise DataError("not UTF-8 at or after this line", code="data.bad_manifest", where=where, hint=hint) from None
 
 
 def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -> Any:
@@ -127,11 +155,15 @@ def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -
 
 def unreadable(path: str | PurePath, error: OSError) -> DataError:
     """The error for a file or folder that cannot be read."""
+    if isinstance(error, NotRegularFile):
+        hint = "copy its content into a file, or remove it"
+        return DataError(os_error_message(error), code="data.not_a_file", where=path, hint=hint)
+    if isinstance(error, FileTooLarge):
+        hint = "split it, or remove it"
+        return DataError(os_error_message(error), code="data.file_too_large", where=path, hint=hint)
     hints = {
         FileNotFoundError: "it existed when the data was listed: restore it, or start again",
         PermissionError: "give yourself permission to read it: chmod -R u+rX",
     }
     hint = next((hint for kind, hint in hints.items() if isinstance(error, kind)), "")
-    return DataError(
-        f"cannot be read: {(error.strerror or str(error)).lower()}", code="data.unreadable", where=path, hint=hint
-    )
+    return DataError(f"cannot be read: {os_error_message(error)}", code="data.unreadable", where=path, hint=hint)

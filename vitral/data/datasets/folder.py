@@ -199,7 +199,11 @@ def _list(path: str, ancestors: tuple[Identity, ...], on_fault: OnFault) -> Fold
         return None
     for link in folder.broken_links:
         where = os.path.join(path, link)
-        on_fault(DataError("broken link", code="data.broken_link", where=where, hint="repair or remove the link"))
+        if os.path.exists(where):
+            message, hint = "a pipe, a device or a socket, or a link to one", "remove it"
+            on_fault(DataError(message, code="data.not_a_file", where=where, hint=hint))
+        else:
+            on_fault(DataError("broken link", code="data.broken_link", where=where, hint="repair or remove the link"))
     return folder
 
 

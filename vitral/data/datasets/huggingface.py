@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vitral.core.errors import ConfigError, DataError, format_choices
+from vitral.core.files import DOCUMENT_BYTES, NotRegularFile, check_file
 from vitral.data.datasets.files import is_image, parse_json, read_bytes, suffix, unreadable
 from vitral.data.samples import (
     SPLIT_ALIASES,
@@ -105,7 +106,7 @@ def read_cell(path: str, column: str, row: int) -> Any:
 def _version(path: str) -> Version:
     """What changes when a file is rewritten, so that nothing stale is served from the caches."""
     found = os.stat(path)
-    return found.st_mtime_ns, found.st_size
+    return found.st_mtime_ns, check_file(path)
 
 
 @lru_cache(maxsize=TABLES_KEPT)
@@ -138,6 +139,7 @@ def _parquet(path: str) -> Any:
     """A Parquet file, to be closed by the caller. No threads are used: they do not survive a fork."""
     from pyarrow.parquet import ParquetFile
 
+    check_file(path)
     return ParquetFile(path, pre_buffer=False)
 
 
@@ -151,7 +153,7 @@ def _wrap_errors(path: str) -> Iterator[None]:
         raise ConfigError(message, code="config.missing_package", where=path, hint=hint) from None
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotRegularFile) as error:
         raise unreadable(path, error) from None
     except (ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
@@ -344,7 +346,7 @@ def _names(path: Path, field: str, found: object) -> list[str]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = parse_json(read_bytes(path), path, "data.bad_index", SAVE_AGAIN)
+    found = parse_json(read_bytes(path, DOCUMENT_BYTES), path, "data.bad_index", SAVE_AGAIN)
     return found if isinstance(found, dict) else {}
 
 

@@ -9,12 +9,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 from vitral.core.errors import DataError, did_you_mean, format_choices
-from vitral.data.datasets.files import FileStore, suffix, unreadable
+from vitral.data.datasets.files import FileStore, read_lines, suffix
 from vitral.data.samples import (
     SPLIT_ALIASES,
     OnFault,
@@ -83,9 +82,9 @@ class Record(NamedTuple):
 
 def open_manifest(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
     """The images that a manifest lists. If it has no splits, some images of each class are kept for validation."""
-    text = _text(path)
+    lines = read_lines(path)
     delimiter = DELIMITERS.get(suffix(path.name))
-    listed = _from_table(path, text, delimiter, on_fault) if delimiter else _from_json(path, text, on_fault)
+    listed = _from_table(path, lines, delimiter, on_fault) if delimiter else _from_json(path, lines, on_fault)
     records = list(listed)
     if not records:
         hint = "write a line with a path and a label for each image"
@@ -95,21 +94,11 @@ def open_manifest(path: Path, val_split: StratifiedSplit, on_fault: OnFault = re
     return build_samples(str(path), rows, FileStore(str(path.parent)), val_split, on_fault=on_fault)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8 at byte {error.start}"
-        raise DataError(message, code="data.bad_manifest", where=path, hint="save it as UTF-8") from None
-
-
-def _from_table(path: Path, text: str, delimiter: str, on_fault: OnFault) -> Iterator[Record]:
+def _from_table(path: Path, lines: Iterable[str], delimiter: str, on_fault: OnFault) -> Iterator[Record]:
     def check(header: list[str]) -> None:
         _check_header(path, header, delimiter)
 
-    for number, fields in read_table(path, StringIO(text, newline=""), delimiter, check, on_fault):
+    for number, fields in read_table(path, lines, delimiter, check, on_fault):
         yield from _record(path, number, fields, on_fault)
 
 
@@ -144,8 +133,8 @@ def _unknown_column(where: str, name: str, hint: str) -> DataError:
     return DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, hint=hint)
 
 
-def _from_json(path: Path, text: str, on_fault: OnFault) -> Iterator[Record]:
-    for number, fields in read_json_lines(path, text.split("\n"), on_fault):
+def _from_json(path: Path, lines: Iterable[str], on_fault: OnFault) -> Iterator[Record]:
+    for number, fields in read_json_lines(path, lines, on_fault):
         fault = _json_fault(f"{path}:{number}", fields)
         if fault:
             on_fault(fault)

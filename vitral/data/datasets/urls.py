@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 from typing import Any, BinaryIO
 
+from vitral.core import files
 from vitral.core.errors import ConfigError, DataError, did_you_mean
 from vitral.data.datasets.files import unreadable
 from vitral.data.samples import format_names
@@ -49,18 +50,21 @@ def open_file(path: str) -> Iterator[BinaryIO]:
             with system.open(name, "rb") as file:
                 yield file
         else:
-            with open(path, "rb") as file:
+            with files.open_file(path) as file:
                 yield file
 
 
 def read_range(path: str, start: int, length: int) -> bytes:
     """A byte range of a file: one read of a local file, one request for a remote one."""
+    if length > files.IMAGE_BYTES:
+        message = f"{length:,} bytes at offset {start}, the limit of an image is {files.IMAGE_BYTES:,}"
+        raise DataError(message, code="data.file_too_large", where=path, hint="split it, or remove it")
     with _wrap_errors(path):
         if is_remote(path):
             system, name = _system(path)
             data: bytes = system.cat_file(name, start=start, end=start + length)
         else:
-            with open(path, "rb", buffering=0) as file:
+            with files.open_file(path) as file:
                 data = os.pread(file.fileno(), length, start)
     if len(data) != length:
         hint = "it changed after it was opened, or its server does not support range requests; download it again"
@@ -70,8 +74,13 @@ def read_range(path: str, start: int, length: int) -> bytes:
 
 
 def read_whole(path: str) -> bytes:
+    """The content of a document: an index, a list of classes."""
     with open_file(path) as file:
-        return file.read()
+        content = file.read(files.DOCUMENT_BYTES + 1)
+    if len(content) > files.DOCUMENT_BYTES:
+        message = f"more than {files.DOCUMENT_BYTES:,} bytes"
+        raise DataError(message, code="data.file_too_large", where=path, hint="split it, or remove it")
+    return content
 
 
 def exists(path: str) -> bool:

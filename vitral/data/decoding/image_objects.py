@@ -14,6 +14,7 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 
 from vitral.core.errors import DataError
+from vitral.core.files import IMAGE_BYTES, FileTooLarge, NotRegularFile, read_file
 from vitral.core.storage import os_error_message
 from vitral.data.decoding.header import ImageFormat, exif_orientation
 from vitral.data.decoding.pixels import floats_to_8bit, to_8bit
@@ -62,9 +63,10 @@ def image_bytes(image: object, name: str = "image", channels: int = 3) -> bytes:
 
 def _read_file(path: Path) -> bytes:
     try:
-        return path.expanduser().read_bytes()
+        return read_file(path.expanduser(), IMAGE_BYTES)
     except OSError as error:
-        code = "data.not_found" if isinstance(error, FileNotFoundError) else "data.unreadable"
+        codes = {FileNotFoundError: "data.not_found", NotRegularFile: "data.not_a_file"}
+        code = {**codes, FileTooLarge: "data.file_too_large"}.get(type(error), "data.unreadable")
         raise DataError(os_error_message(error), code=code, where=path, hint="check the path") from None
 
 

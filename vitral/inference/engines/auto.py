@@ -24,6 +24,7 @@ from pydantic import Field
 from vitral import __version__
 from vitral.core.config import Config, OpenUnion, union_members
 from vitral.core.errors import ConfigError, did_you_mean, format_choices
+from vitral.core.files import read_file
 from vitral.core.machine import cache_folder, cpu_count, cpu_name
 from vitral.core.storage import STORAGE, os_error_message
 from vitral.inference.engines.compiled import Compiled
@@ -235,7 +236,7 @@ def time_engines(engines: Mapping[str, Engine], pixels: PixelBatch) -> dict[str,
 def read_choice(path: Path, key: str) -> EngineChoice | None:
     """The choice in a file, if it is valid and has this key."""
     try:
-        choice = EngineChoice.from_json(path.read_bytes())
+        choice = EngineChoice.from_json(read_file(path))
         known = {kind_of(each) for each in CANDIDATES}
         if choice.key == key and all(set() < {*choice.seconds.get(case, ())} <= known for case in CASES):
             return choice

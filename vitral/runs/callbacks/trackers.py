@@ -19,6 +19,7 @@ from typing import Any
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, suggest_choice
+from vitral.core.files import read_file
 from vitral.core.imports import load_mlflow, load_tensorboard, load_wandb
 from vitral.core.storage import STORAGE
 from vitral.runs.callbacks.events import Evaluated, Finished, Logged, RunEvent, Started, Tracker, TrackerLike
@@ -231,7 +232,7 @@ def open_trackers(given: TrackerLike) -> list[SafeTracker]:
 def read_ids(folder: Path) -> dict[str, str]:
     """The id of a run in each service that it was sent to."""
     try:
-        return dict(json.loads((folder / IDS_FILE).read_bytes()))
+        return dict(json.loads(read_file(folder / IDS_FILE)))
     except FileNotFoundError:
         return {}
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.files import check_file, open_file, read_file
 from vitral.core.storage import STORAGE, FileDigest, Storage, os_error_message, wrap_read_errors, write_error
 from vitral.weights.tensors import read_safetensors, safetensors_chunks
 
@@ -86,6 +87,7 @@ def _assemble(chunks: Sequence[tuple[Tensor, Sequence[int] | None]]) -> Tensor |
 @contextmanager
 def _open_shard(path: Path) -> Iterator[Any]:
     try:
+        check_file(path)
         with safe_open(path, framework="pt") as file:
             yield file
     except WeightsError:  # a ValueError, too
@@ -116,11 +118,11 @@ def verify(folder: Path) -> Manifest:
     for name, entry in manifest.files.items():
         path = folder / name
         with wrap_read_errors(path):
-            size = path.stat().st_size
+            size = check_file(path)
             if size != entry.size:
                 message = f"truncated or extended: {size:,} bytes, expected {entry.size:,}"
                 raise WeightsError(message, code="weights.corrupt", where=path)
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                     message = "damaged: its SHA-256 is not the one in the manifest"
                     raise WeightsError(message, code="weights.corrupt", where=path)
@@ -129,7 +131,7 @@ def verify(folder: Path) -> Manifest:
 
 def _read(path: Path) -> Manifest:
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     try:
         manifest = Manifest.from_json(text)
     except ConfigError as error:
@@ -175,7 +177,7 @@ class Checkpoint(NamedTuple):
     def state(self) -> JsonValue:
         """The JSON state."""
         with wrap_read_errors(self.path / STATE):
-            state: JsonValue = json.loads((self.path / STATE).read_bytes())
+            state: JsonValue = json.loads(read_file(self.path / STATE))
         return state
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
+from vitral.core.files import read_file
 from vitral.core.storage import wrap_read_errors
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
@@ -251,13 +252,13 @@ def split_tower(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
 def read_config(ckpt: Checkpoint) -> Mapping[str, Any]:
     """The content of open_clip_config.json beside the file, empty where there is none."""
     path = ckpt.path.parent / CONFIG
-    if not path.is_file():
+    if not path.exists():
         return {}
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ckpt.error(f"{CONFIG} is not JSON: {error}", "weights.bad_config") from None
     if not isinstance(found, dict) or not isinstance(found.get("model_cfg"), dict):
         raise ckpt.error(f"{CONFIG} has no model_cfg", "weights.bad_config")

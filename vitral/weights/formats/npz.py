@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from vitral.core.errors import WeightsError
+from vitral.core.files import open_file
 from vitral.core.storage import wrap_read_errors
 from vitral.weights.tensors import CHUNK_BYTES
 
@@ -40,7 +41,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
     An array that is not aligned is copied: torch may not compute on it.
     """
-    with wrap_read_errors(path), _damage(path), path.open("rb") as file, ZipFile(file) as archive:
+    with wrap_read_errors(path), _damage(path), open_file(path) as file, ZipFile(file) as archive:
         whole = mmap(file.fileno(), 0, access=ACCESS_COPY)
         starts = _starts(path, archive, whole)
         found = {}
