@@ -18,6 +18,7 @@ import torch
 
 from tests.cli.forking import forked
 from tests.cli.test_evaluate import tiny
+from tests.data.pictures import cut, encoded, noise
 from tests.evaluation.subjects import files_in, striped_model
 from tests.inference import truth
 from tests.inference.album import BAD, photos, spoilt
@@ -288,3 +289,21 @@ def test_an_interrupt_leaves_with_130_and_no_half_part(model: str, tmp_path: Pat
     words = [model, str(tmp_path / "in"), "--out", str(tmp_path / "1.jsonl"), "--batch-size", "1", *ENGINE]
     assert forked([(words, int(signal.SIGINT), 0.8)]) == [130]
     assert files_in(tmp_path) == ["in"]
+
+
+def test_a_damaged_photo_is_skipped_and_with_lenient_it_is_named(
+    run: Runner, model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    photo = tmp_path / "half.jpg"
+    photo.write_bytes(cut(encoded(noise(40, 40, 3).astype(np.uint8), "JPEG")))
+    strict, lenient = (run(model, photo, "--format", "jsonl", *words) for words in ((), ("--lenient",)))
+    assert (strict.code, lenient.code) == (3, 0)
+    assert str(photo) in strict.stderr
+    assert str(photo) in caplog.text
+    assert [row["path"] for row in told(lenient.stdout)] == [str(photo)]
+
+
+def test_a_limit_of_pixels_is_for_this_command(run: Runner, model: str, album: Path) -> None:
+    done = run(model, album, "--format", "jsonl", "--max-pixels", "9")
+    assert done.code == 3
+    assert "--max-pixels" in done.stderr

@@ -104,3 +104,9 @@ def empty_png(height: int, width: int) -> bytes:
     pixels = b"".join(squeeze.compress(row) for _ in range(height)) + squeeze.flush()
     head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def cut(data: bytes) -> bytes:
+    """A JPEG with half of its pixels, and its end marker."""
+    start = data.rindex(b"\xff\xda")
+    return data[: (start + len(data)) // 2].rstrip(b"\xff") + data[-2:]

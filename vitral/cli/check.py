@@ -26,6 +26,8 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     image_size: options.ImageSize = "",
     task: options.Task = "",
     root: options.Root = "",
+    lenient: options.Lenient = False,
+    max_pixels: options.MaxPixels = None,
 ) -> None:
     """Find damaged files, duplicates, leaks and wrong labels.
 
@@ -44,6 +46,7 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     from vitral.runs.request import RunRequest
 
     given = {"root": root, "weights": weights, "image_size": image_size, "task": task}
+    given |= {"lenient": lenient, "max_pixels": max_pixels}
     settings = {name: value for name, value in given.items() if value} | parse_settings(set_)
     diagnosis = check_request(RunRequest(data, None, recipe, model, settings), workers)
     if json:

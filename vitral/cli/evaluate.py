@@ -30,6 +30,8 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     workers: options.Workers = "auto",
     device: options.Device = "auto",
     seed: Annotated[int, option("N", "Random seed of folds and few-shot draws.", min=0)] = 0,
+    lenient: options.Lenient = False,
+    max_pixels: options.MaxPixels = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not cache features on disk.")] = False,
 ) -> None:
     """Measure the accuracy of a model, or the quality of its features.
@@ -49,6 +51,8 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     given = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
     settings: Any = parse_settings(f"{name}={value}" for name, value in given.items())
     settings |= {"cache": False} if no_cache else {}
+    settings |= {"lenient": True} if lenient else {}
+    settings |= {"max_pixels": max_pixels} if max_pixels else {}
     keep_freed_memory()
     evaluation = evaluate_model(model, data, **settings, with_=with_, split=split, root=root, progress=progress_bar)
     for note in evaluation.notes:

@@ -55,6 +55,8 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 32,
     engine: Annotated[str, option("NAME", ENGINE_HELP, complete=complete_from(ENGINES_OR_AUTO))] = "auto",
     merge: Annotated[int, option("N", MERGE_HELP, min=0)] = 0,
+    lenient: options.Lenient = False,
+    max_pixels: options.MaxPixels = None,
 ) -> None:
     """Classify images.
 
@@ -93,7 +95,7 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
 
             merging = TokenMerging(per_layer=merge)
         with pause_gc():  # while torch is imported
-            predictor = Predictor(model, engine=engine, merging=merging)
+            predictor = Predictor(model, engine=engine, merging=merging, lenient=lenient, max_pixels=max_pixels)
         stream = PredictionStream(predictor, images, batch_size)
         outputs = stream.outputs("features" if features else "logits")
         if features:

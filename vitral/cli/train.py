@@ -63,6 +63,8 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     tracker: Annotated[list[str] | None, option("NAME", TRACKER_HELP, TRACKER_DEFAULT, complete_from(TRACKERS))] = None,
     print_recipe: Annotated[bool, typer.Option("--print-recipe", help=PRINT_HELP)] = False,
     root: options.Root = "",
+    lenient: options.Lenient = False,
+    max_pixels: options.MaxPixels = None,
 ) -> None:
     """Train or fine-tune a model, and write a run folder with a report.
 
@@ -84,6 +86,7 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     values = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     values |= {"task": task, "seed": seed, "device": device, "root": root}
     values |= {"arch": arch, "weights_key": weights_key, "allow_pickle": allow_pickle or None}
+    values |= {"lenient": lenient or None, "max_pixels": max_pixels}
     values |= {"workers": int(workers) if workers.isdecimal() else workers}
     settings = {name: value for name, value in values.items() if value not in {"", None}} | parse_settings(set_)
     if auto_resume and not out:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import mmap
 import os
-import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from pydantic import Field, model_validator
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, WeightsError
+from vitral.core.files import check_file, open_file, read_file
 from vitral.core.formats import upgrade_manifest
 from vitral.core.signature import check_signature, sign_bytes
 from vitral.core.storage import STORAGE, FileDigest, Storage, wrap_read_errors, wrap_write_errors
@@ -100,7 +100,7 @@ def read_manifest(folder: Path, form: type[Manifest] = Manifest) -> Manifest:
     """The manifest of a folder; WeightsError unless it is exactly what vitral writes."""
     path = folder / MANIFEST
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     return _parse(text, form, path)
 
 
@@ -252,7 +252,7 @@ def check_files(folder: Path, kind: Kind, needed: Collection[str], optional: str
         refuse_unsigned(folder)
         return FileCheck("unverified", folder)
     with wrap_read_errors(path):
-        text = path.read_bytes()
+        text = read_file(path)
     if policy.public_key:
         check_signature(text, folder / SIGNATURE, Path(policy.public_key).expanduser())
     manifest = _parse(text, Manifest, path)
@@ -282,7 +282,7 @@ def sign(folder: str | Path, key: str | Path) -> Path:
     manifest = read_manifest(home)
     verify_entries(home, manifest.files, "sign files that are intact")
     with wrap_read_errors(home / MANIFEST):
-        signature = sign_bytes((home / MANIFEST).read_bytes(), Path(key).expanduser())
+        signature = sign_bytes(read_file(home / MANIFEST), Path(key).expanduser())
     with wrap_write_errors(home / SIGNATURE):
         STORAGE.replace_file(home / SIGNATURE, signature)
     return home / SIGNATURE
@@ -295,11 +295,9 @@ def verify_entries(folder: Path, entries: Iterable[FileEntry], hint: str) -> Non
 
 def _check_size(path: Path, entry: FileEntry, hint: str) -> None:
     with wrap_read_errors(path):
-        found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise WeightsError("damaged: not a regular file", code="weights.corrupt", where=path, hint=hint)
-    if found.st_size != entry.bytes:
-        message = f"truncated or extended: {found.st_size:,} bytes, expected {entry.bytes:,}"
+        found = check_file(path)
+    if found != entry.bytes:
+        message = f"truncated or extended: {found:,} bytes, expected {entry.bytes:,}"
         raise WeightsError(message, code="weights.corrupt", where=path, hint=hint)
 
 
@@ -319,7 +317,7 @@ def hash_files(paths: Iterable[Path]) -> str:
     """
     digest = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             if not os.fstat(file.fileno()).st_size:  # an empty file cannot be mapped
                 continue
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.files import read_file
 from vitral.core.imports import load_cryptography
 from vitral.core.storage import STORAGE, os_error_message, wrap_read_errors, wrap_write_errors
 
@@ -50,7 +51,7 @@ def check_signature(content: bytes, signature: Path, public_key: Path) -> None:
         message, hint = "is not signed", "sign it: vitral sign BUNDLE --key KEY"
         raise WeightsError(message, code="weights.unsigned", where=signature.parent, hint=hint)
     with wrap_read_errors(signature):
-        text = signature.read_bytes()
+        text = read_file(signature)
     try:
         key.verify(base64.b64decode(text.removesuffix(b"\n"), validate=True), content)
     except (crypto.exceptions.InvalidSignature, binascii.Error, ValueError):
@@ -62,7 +63,7 @@ def check_signature(content: bytes, signature: Path, public_key: Path) -> None:
 def _read_key(path: Path, load: Any, kind: str) -> Any:
     """The Ed25519 key in a PEM file; ConfigError if it is none."""
     try:
-        text = path.read_bytes()
+        text = read_file(path)
     except OSError as error:
         message, hint = f"cannot be read: {os_error_message(error)}", "check the path of the key"
         raise ConfigError(message, code="config.not_found", where=path, hint=hint) from None

@@ -15,12 +15,13 @@ from vitral.data.samples import Item, Samples
 
 THUMBNAIL_SIDE = 128  # pixels
 JPEG_QUALITY = 85
+LENIENT = Decoding(lenient=True)  # a page shows what there is
 
 
 def thumbnail_url(samples: Samples, item: Item, side: int = THUMBNAIL_SIDE) -> str:
     """A data URL: a JPEG of at most `side` x `side` pixels, or a smaller image unchanged as PNG."""
     data = samples.read(item)
-    pixels = decode(data, item.name, native_decoding(data, item.name), Size(side, side))
+    pixels = decode(data, item.name, native_decoding(data, item.name, LENIENT), Size(side, side))
     picture = to_rgb_image(pixels)
     is_small = max(picture.size) < side
     picture.thumbnail((side, side), Image.Resampling.BICUBIC)
@@ -42,9 +43,10 @@ def encode_picture(
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 
-def native_decoding(data: bytes, name: str) -> Decoding:
+def native_decoding(data: bytes, name: str, decoding: Decoding = Decoding()) -> Decoding:  # noqa: B008, a frozen value
     """How to decode a file without a model: an array keeps its channels."""
-    return Decoding(channels=read_array_header(data, name).channels) if recognize(data, name) == "NPY" else Decoding()
+    channels = read_array_header(data, name).channels if recognize(data, name) == "NPY" else 3
+    return decoding.model_copy(update={"channels": channels})
 
 
 def to_rgb_image(pixels: Pixels) -> Image.Image:

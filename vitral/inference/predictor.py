@@ -62,7 +62,14 @@ class TrainedRun(Protocol):
         ...
 
 
-class PredictorOptions(TypedDict, total=False):
+class ReadingOptions(TypedDict, total=False):
+    """How a predictor reads images."""
+
+    lenient: bool
+    max_pixels: int | None
+
+
+class PredictorOptions(ReadingOptions, total=False):
     """Keywords of `Predictor`."""
 
     engine: str | BaseEngine
@@ -92,8 +99,9 @@ class Predictor:
     now. A predictor is immutable and thread-safe.
 
     A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
-    `trust` allows a model with classes of your own to import them. `verify_files` and `require_signature` are those of
-    `vitral.load`.
+    `trust` allows a model with classes of your own to import them. A `lenient` predictor uses what decodes of damaged
+    images, and names them; `max_pixels` is the size above which images are refused, by default that of the bundle.
+    `verify_files` and `require_signature` are those of `vitral.load`.
     """
 
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
@@ -111,6 +119,7 @@ class Predictor:
         trust: bool = False,
         verify_files: bool = True,
         require_signature: str | Path = "",
+        **reading: Unpack[ReadingOptions],
     ) -> None:
         if isinstance(source, str):
             check_not_empty(source)
@@ -120,6 +129,10 @@ class Predictor:
                 ready = prepare_export(folder, engine, merging)
             else:
                 ready = prepare_model(load_source(source, bundle), engine, merging)
+        changes = {"lenient": reading.get("lenient"), "pixel_limit": reading.get("max_pixels")}
+        if any(changes.values()):
+            needs = ready.bundle.preprocessing.with_decoding(**{name: new for name, new in changes.items() if new})
+            ready = ready._replace(bundle=ready.bundle.model_copy(update={"preprocessing": needs}))
         for field, value in zip(("bundle", "_model", "_engine_name", "_engines"), ready, strict=True):
             object.__setattr__(self, field, value)  # it is immutable
 

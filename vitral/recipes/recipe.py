@@ -12,7 +12,7 @@ from vitral.core.config import Config, OpenUnion, override
 from vitral.core.documents import read_document, to_yaml
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
-from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.header import MAX_PIXELS, Decoding
 from vitral.data.loading.loader import ImagePipeline
 from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
 from vitral.data.loading.shared_memory import CACHE_BYTES
@@ -57,6 +57,8 @@ class Images(Config):
     eval_crop: EvalCropConfig = Resize()
     normalize: Normalize = CENTERED
     external: bool = False  # the dataset gives float tensors, which are used as they are
+    lenient: bool = False  # use what decodes of damaged images, and name them
+    max_pixels: int = Field(default=MAX_PIXELS, ge=1)  # of an image
 
 
 class Epochs(Config):
@@ -205,12 +207,16 @@ class Recipe(Config):
         """Every field as YAML, which `train --recipe` takes."""
         return to_yaml(self.model_dump(mode="json"))
 
+    def decoding(self) -> Decoding:
+        """How training and evaluation decode images."""
+        images = self.images
+        return Decoding(channels=self.model.channels, pixel_limit=images.max_pixels, lenient=images.lenient)
+
     def preprocessing(self) -> Preprocessing:
-        """The preprocessing of the trained model."""
-        image, decoding = self.model.image_size, Decoding(channels=self.model.channels)
+        """The preprocessing of the trained model, which is not lenient."""
         return Preprocessing(
-            image_size=image,
-            decoding=decoding,
+            image_size=self.model.image_size,
+            decoding=self.decoding().model_copy(update={"lenient": False}),
             crop=self.images.eval_crop,
             normalize=self.images.normalize,
             external=self.images.external,
@@ -218,13 +224,11 @@ class Recipe(Config):
 
     def train_pipeline(self) -> ImagePipeline:
         """The image pipeline of training."""
-        return ImagePipeline(
-            self.model.image_size, Decoding(channels=self.model.channels), self.images.crop, self.images.augment
-        )
+        return ImagePipeline(self.model.image_size, self.decoding(), self.images.crop, self.images.augment)
 
     def eval_pipeline(self) -> ImagePipeline:
         """The image pipeline of evaluation."""
-        return ImagePipeline(self.model.image_size, Decoding(channels=self.model.channels), self.images.eval_crop)
+        return ImagePipeline(self.model.image_size, self.decoding(), self.images.eval_crop)
 
     def with_classes(self, classes: int) -> "Recipe":
         """The recipe with a head for `classes` classes, or without a head if the task needs none."""

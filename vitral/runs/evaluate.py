@@ -85,6 +85,8 @@ class EvaluateOptions(Config):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change no bit
     seed: int = Field(default=0, ge=0)  # of folds and few-shot draws
     cache: bool = True  # keep features on disk for the next evaluation
+    lenient: bool = False  # use what decodes of damaged images, and name them
+    max_pixels: Annotated[int, Field(ge=1)] | Literal["model"] = "model"  # of an image
 
 
 class EvaluateKeywords(TypedDict, total=False):
@@ -95,6 +97,8 @@ class EvaluateKeywords(TypedDict, total=False):
     workers: int | Literal["auto"]
     seed: int
     cache: bool
+    lenient: bool
+    max_pixels: int | Literal["model"]
     trust: bool
 
 
@@ -125,11 +129,14 @@ def evaluate(
     if preprocessing is not None:
         check_same_preprocessing(loaded.bundle.preprocessing, preprocessing)
     recipe = Recipe(device=options.device, workers=options.workers)
+    limits = {} if options.max_pixels == "model" else {"pixel_limit": options.max_pixels}
+    needs = loaded.bundle.preprocessing.with_decoding(**limits, lenient=options.lenient)
+    bundle = loaded.bundle.model_copy(update={"preprocessing": needs})
     device = select_device(recipe)
     cache = default_cache() if options.cache else FeatureCache()
     workers, engines = num_workers(recipe), default_engines()
     context = EvaluationContext(device, options.batch_size, workers, options.seed, cache, progress, engines)
-    subject = SubjectModel(loaded.model.to(device), loaded.bundle, samples, chosen, context)
+    subject = SubjectModel(loaded.model.to(device), bundle, samples, chosen, context)
     return Evaluation(
         model="a model in memory" if isinstance(model, LoadedModel) else str(model),
         data=samples.where,

@@ -58,6 +58,8 @@ class TrainOptions(TypedDict, total=False):
     drop_path_rate: float
     crop: Config | str
     augment: Sequence[Augmentation | str]
+    lenient: bool
+    max_pixels: int
     root: str | Path
     # of the run alone
     settings: Mapping[str, Any]

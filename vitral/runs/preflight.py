@@ -33,7 +33,7 @@ from vitral.runs.request import OBJECT, RunRequest, data_recipe, open_samples, r
 from vitral.training.time_limit import PlanChange
 
 UNLABELED_TASK = "masked_patches"
-OPTIONS = ("image_size", "root", "task", "weights")  # settings with an option of their own on the command line
+OPTIONS = ("image_size", "max_pixels", "root", "task", "weights")  # settings with a command-line option of their own
 
 
 def check(
@@ -68,7 +68,8 @@ def check_request(request: RunRequest, workers: int) -> Diagnosis:
     if isinstance(request.data, str | Path) and str(request.data):  # show the path as the user wrote it
         faults = [_with_path(fault, samples.where, str(request.data)) for fault in faults]
         samples = replace(samples, where=str(request.data))
-    return diagnose_all(samples, workers, faults, forecast, _arguments(request, samples.where))
+    arguments = _arguments(request, samples.where)
+    return diagnose_all(samples, workers, faults, forecast, arguments, data_recipe(request).decoding())
 
 
 def forecast_training(request: RunRequest, samples: Samples, has_faults: bool = False) -> TrainingForecast | None:
@@ -134,7 +135,8 @@ def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
 
 def quick_check(samples: Samples, recipe: Recipe) -> list[str]:
     """The warnings of the quick data check; DataError if a file cannot be decoded."""
-    findings = diagnose_sample(samples, ModelInput(recipe.model.image_size, recipe.model.token_size())).findings
+    takes = ModelInput(recipe.model.image_size, recipe.model.token_size())
+    findings = diagnose_sample(samples, takes, recipe.decoding()).findings
     for finding in findings:
         if finding.kind == "corrupt":
             message = f"{finding.title}: {format_example(finding.examples[0])}"

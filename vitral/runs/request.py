@@ -35,6 +35,8 @@ DATA_SETTINGS = (
     "weights",
     "weights_options",
     "root",
+    "images.lenient",
+    "images.max_pixels",
 )  # which are needed to open the data and the weights
 OBJECT = "a Dataset object: "  # how the path of a recipe begins whose data was passed as an object
 
@@ -101,7 +103,8 @@ def data_recipe(request: RunRequest) -> Recipe:
     """The recipe of a request with the settings that are needed to open its data and weights, and no others."""
     base = _with_data(_given_recipe(request) or Recipe(), request)
     settings = _expand(request.settings)
-    return override(base, {path: value for path, value in settings.items() if path.partition(".")[0] in DATA_SETTINGS})
+    needed = {path for path in settings if path in DATA_SETTINGS or path.partition(".")[0] in DATA_SETTINGS}
+    return override(base, {path: value for path, value in settings.items() if path in needed})
 
 
 def _for_tensors(store: DatasetStore, settings: Mapping[str, object]) -> dict[str, object]:
@@ -199,6 +202,8 @@ def _expand(settings: Mapping[str, object]) -> dict[str, object]:
             found |= {"length": path, f"length.{path}": value}
         elif path == "root":
             found[f"data.{path}"] = os.path.abspath(Path(str(value)).expanduser()) if value else ""
+        elif path in {"lenient", "max_pixels"}:
+            found[f"images.{path}"] = value
         elif path in {"arch", "weights_key", "allow_pickle"}:
             found[f"weights_options.{path}"] = value
         else:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.pictures import encoded, exif, noise
+from tests.data.pictures import cut, encoded, exif, noise
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.decoding.decode import decode, decode_jpeg
-from vitral.data.decoding.header import Decoding, Header
+from vitral.data.decoding.decode import FULL_SIZE, decode, decode_jpeg, open_image
+from vitral.data.decoding.header import Decoding
 
 PHOTO = np.asarray(Image.fromarray(noise(12, 15, 3).astype(np.uint8)).resize((121, 93), Image.Resampling.BICUBIC))
 FILES = {
@@ -31,16 +31,13 @@ def by_pillow(data: bytes, scale: int) -> np.ndarray:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def head(data: bytes) -> Header:
-    return Header("JPEG", Size(93, 121), Image.open(BytesIO(data)).mode, 1)
-
-
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", FILES)
 def test_the_pixels_are_those_of_pillow_at_every_scale(kind: str, scale: int) -> None:
     data = FILES[kind]
-    quick = decode_jpeg(data, head(data), (93, 121), scale)
+    quick, damage = decode_jpeg(data, Image.open(BytesIO(data)).mode, (93, 121), scale)
     assert quick is not None
+    assert not damage
     np.testing.assert_array_equal(quick, by_pillow(data, scale))
 
 
@@ -53,7 +50,10 @@ def test_a_photo_on_its_side_is_reduced_and_turned() -> None:
 def test_ink_is_left_to_pillow() -> None:
     ink = Image.fromarray(noise(16, 16, 4).astype(np.uint8), "CMYK")
     data = encoded(ink, "JPEG")
-    assert decode_jpeg(data, Header("JPEG", Size(16, 16), "CMYK", 1), (16, 16), 1) is None
+    rgb = np.asarray(Image.open(BytesIO(data)).convert("RGB"))
+    np.testing.assert_array_equal(decode(data, "ink.jpg", Decoding(), FULL_SIZE), rgb)
+    with raises("data.damaged_image", "ink.jpg"):
+        decode(cut(data), "ink.jpg", Decoding(), FULL_SIZE)
 
 
 def test_stray_bytes_before_the_end_cost_no_pixel() -> None:
@@ -65,3 +65,50 @@ def test_stray_bytes_before_the_end_cost_no_pixel() -> None:
 def test_lost_pixels_are_never_filled_in(kind: str) -> None:
     with raises("data.truncated_image", "half.jpg"):
         decode(FILES[kind][: len(FILES[kind]) // 2], "half.jpg", Decoding(), Size(8, 8))
+
+
+@pytest.mark.parametrize("size", [Size(8, 8), FULL_SIZE], ids=["reduced", "full"])
+@pytest.mark.parametrize("kind", [kind for kind in FILES if kind != "progressive"])
+def test_a_photo_that_was_cut_in_half_is_damaged_whatever_its_end_marker_says(kind: str, size: Size) -> None:
+    with raises("data.damaged_image", "half.jpg", "--lenient"):
+        decode(cut(FILES[kind]), "half.jpg", Decoding(), size)
+
+
+def test_a_lenient_decoder_takes_what_there_is_and_names_the_file(caplog: pytest.LogCaptureFixture) -> None:
+    half, lenient = cut(FILES["4:2:0"]), Decoding(lenient=True)
+    found: list[tuple[str, str]] = []
+    pixels = open_image(half, "half.jpg", lenient, lambda *damage: found.append(damage)).pixels(FULL_SIZE)
+    np.testing.assert_array_equal(pixels, by_pillow(half, 1))
+    assert [name for name, _ in found] == ["half.jpg"]
+    for _ in range(2):
+        decode(half, "twice.jpg", lenient, FULL_SIZE)
+    assert caplog.text.count("twice.jpg") == 1
+
+
+def with_comment(data: bytes, stray: bytes) -> bytes:
+    """The file with stray bytes between two segments of its header."""
+    return data[:2] + b"\xff\xfe\0\4hi" + stray + data[2:]
+
+
+HARMLESS = {
+    "bytes after the end": lambda data: data + b"made by a phone" * 99,
+    "a second picture": lambda data: data + data,
+    "a few bytes before the end": lambda data: data[:-2] + b"\1\2\3\4" + data[-2:],
+    "padding before the end": lambda data: data[:-2] + bytes(99) + data[-2:],
+    "fill bytes before the end": lambda data: data[:-2] + b"\xff" * 9 + data[-2:],
+    "no end marker": lambda data: data[:-2],
+    "stray bytes in the header": lambda data: with_comment(data, b"stray"),
+    "another version of JFIF": lambda data: data.replace(b"JFIF\0\1\1", b"JFIF\0\2\1", 1),
+}
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_what_cameras_write_costs_no_pixel(kind: str) -> None:
+    data = HARMLESS[kind](FILES["4:2:0"])
+    np.testing.assert_array_equal(decode(data, "camera.jpg", Decoding(), FULL_SIZE), by_pillow(FILES["4:2:0"], 1))
+
+
+def test_bytes_that_nobody_writes_before_the_end_mean_damage() -> None:
+    data = FILES["4:2:0"][:-2] + bytes(range(1, 9)) + FILES["4:2:0"][-2:]
+    with raises("data.damaged_image", "8 extraneous bytes"):
+        decode(data, "stray.jpg", Decoding(), FULL_SIZE)

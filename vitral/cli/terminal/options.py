@@ -47,6 +47,11 @@ ROOT_HELP = "Folder with the files of a named dataset, such as ~/datasets."
 Root = Annotated[str, option("FOLDER", ROOT_HELP, "/usr/share/datasets, ./data or .")]
 PER_CORE: dict[str, Any] = {"default": "one per core", "default_factory": cpu_count}  # of an option
 
+LENIENT_HELP = "Use what decodes of damaged images, and name each of them. Without it they are errors."
+Lenient = Annotated[bool, typer.Option("--lenient", help=LENIENT_HELP)]
+PIXELS_HELP = "The most pixels of an image, such as 108000000. Larger images are refused before they are decoded."
+MaxPixels = Annotated[int | None, option("N", PIXELS_HELP, "that of the model, usually 50 million", min=1)]
+
 # What a run is asked for, by `train` and by `check`, which says what `train` would do.
 OF_RECIPE = "that of the recipe"
 RECIPE_HELP = f"A recipe: a JSON or YAML file, or one of {', '.join(RECIPES)}."

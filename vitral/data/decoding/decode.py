@@ -6,8 +6,11 @@ formats; what it converts wrongly is corrected: 16 bits and floats, transparent 
 uncovered part of a GIF. Ambiguous modes are refused.
 """
 
+import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import simplejpeg
@@ -18,26 +21,41 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
+from vitral.data.decoding.damage import avif_damage, is_harmless, is_warning, libtiff_messages, png_damage
 from vitral.data.decoding.header import Decoding, Header, decode_error, pillow_reader, read_header
 from vitral.data.decoding.pixels import Pixels, floats_to_8bit, is_16bit_color, raw_mode, read_array, to_8bit
 
-COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes in the words of simplejpeg; Pillow decodes the rest
+COLORS = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}  # Pillow's modes in the words of simplejpeg
+NO_END = "Premature end of JPEG file"
+log = logging.getLogger("vitral")
 
 
-def decode_jpeg(data: bytes, header: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
-    """Gray or color as stored, (H, W, 1 or 3), at 1/scale; None for what Pillow must decode.
+def decode_jpeg(data: bytes, mode: str, stored: tuple[int, int], scale: int) -> tuple[Pixels | None, str]:
+    """Pixels as stored, (H, W, 1, 3 or 4), at 1/scale, and how they are damaged; None for what Pillow must decode.
 
-    `stored` is the height and width in the file, before EXIF orientation. A damaged file goes to Pillow, which
-    distinguishes harmless damage, such as stray bytes between markers, from lost pixels.
+    `stored` is the height and width in the file, before EXIF orientation. A file without an end goes to Pillow, which
+    distinguishes a missing end marker from missing pixels, and so does one that libjpeg gives up.
     """
-    if header.mode not in COLORS:
-        return None
     height, width = (-(-side // scale) for side in stored)
+    damage = ""
     try:
-        pixels = simplejpeg.decode_jpeg(data, COLORS[header.mode], min_height=height, min_width=width)
-    except ValueError:
-        return None
-    return pixels if pixels.shape[:2] == (height, width) else None
+        pixels = simplejpeg.decode_jpeg(data, COLORS[mode], min_height=height, min_width=width)
+    except ValueError as error:
+        message = str(error)
+        if not is_warning(message) or NO_END in message:
+            return None, ""
+        damage = "" if is_harmless(message, data) else f"pixels are lost or wrong: {message}"
+        try:
+            pixels = simplejpeg.decode_jpeg(data, COLORS[mode], min_height=height, min_width=width, strict=False)
+        except ValueError:  # of a warning about the header
+            return None, damage
+    return pixels if pixels.shape[:2] == (height, width) else None, damage
+
+
+@cache  # once for each file, whatever the number of epochs
+def log_damage(name: str, damage: str) -> None:
+    """Log that a damaged image is used."""
+    log.warning("%s: damaged, and used as it decodes: %s", name, damage)
 
 
 FULL_SIZE = Size(65_535, 65_535)  # the largest JPEG: as a minimum size it means full scale
@@ -66,6 +84,7 @@ class EncodedImage:
     decoding: Decoding
     header: Header
     image: ImageFile | None  # none for an .npy file
+    on_damage: Callable[[str, str], object] = log_damage  # with its name, if the decoder is lenient
 
     @property
     def size(self) -> Size:
@@ -90,18 +109,44 @@ class EncodedImage:
 
     def _samples(self, image: ImageFile, scale: int) -> Pixels:
         """As stored, with or without alpha: (H, W, 1 to 4)."""
-        if self.header.format == "JPEG":
-            quick = decode_jpeg(self.data, self.header, (image.height, image.width), scale)
-            if quick is not None:
+        if self.header.format == "JPEG" and self.header.mode in COLORS:
+            quick, damage = decode_jpeg(self.data, self.header.mode, (image.height, image.width), scale)
+            self._report(damage)
+            if quick is not None and self.header.mode != "CMYK":  # Pillow knows which of these are inverted
                 return quick
         if scale > 1:
             image.draft("", (image.width // scale, image.height // scale))
-        return read_samples(image, self.header, self.data, self.name)
+        if self.header.format == "PNG":
+            self._report(png_damage(self.data))
+        if self.header.format == "AVIF":
+            self._report(self._avif_damage(image))
+        if self.header.format != "TIFF":
+            return read_samples(image, self.header, self.data, self.name)
+        with libtiff_messages() as messages:
+            samples = read_samples(image, self.header, self.data, self.name)
+        self._report("; ".join(dict.fromkeys(messages)))
+        return samples
+
+    def _avif_damage(self, image: ImageFile) -> str:
+        try:
+            return avif_damage(self.data, Size(image.height, image.width))
+        except ValueError as error:
+            return str(error)
+
+    def _report(self, damage: str) -> None:
+        """Raise an error for damage; a lenient decoder names the file and goes on."""
+        if damage and not self.decoding.lenient:
+            hint = "remove it or fetch it again; to use it as it decodes: --lenient"
+            raise DataError(damage, code="data.damaged_image", where=self.name, hint=hint)
+        if damage:
+            self.on_damage(self.name, damage)
 
 
-def open_image(data: bytes, name: str, decoding: Decoding) -> EncodedImage:
+def open_image(
+    data: bytes, name: str, decoding: Decoding, on_damage: Callable[[str, str], object] = log_damage
+) -> EncodedImage:
     """Open an image by its header; a DataError if it is no image or exceeds a limit."""
-    return EncodedImage(data, name, decoding, *read_header(data, name, decoding))
+    return EncodedImage(data, name, decoding, *read_header(data, name, decoding), on_damage)
 
 
 def decode(data: bytes, name: str, decoding: Decoding, min_size: Size) -> Pixels:

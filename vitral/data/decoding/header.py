@@ -91,7 +91,8 @@ def _describe(data: bytes) -> str:
 
 
 Level = Annotated[int, Field(ge=0, le=255)]
-PILLOW_LIMIT = 89_478_485  # above it Pillow has its own rules
+MAX_PIXELS = 50_000_000  # by default
+MOST_PIXELS = 65_535**2  # of the largest JPEG
 ORIENTATION = 0x0112  # EXIF and TIFF
 
 # The classes themselves, not Image.open: no other format is tried, none warns of what is refused here anyway.
@@ -109,15 +110,18 @@ READERS: dict[ImageFormat, type[ImageFile]] = {
 class Decoding(Config):
     """How files are decoded, recorded with the weights.
 
+    A lenient decoder uses what it can decode of a damaged image, and names the file.
+
     Gray is repeated to 3 channels, color becomes ITU-R 601 luma for 1; other channel counts come from .npy files only.
     Alpha is composited on the background.
     """
 
     channels: int = Field(default=3, ge=1)
     background: tuple[Level, Level, Level] = (255, 255, 255)
-    pixel_limit: int = Field(default=50_000_000, ge=1, le=PILLOW_LIMIT)
+    pixel_limit: int = Field(default=MAX_PIXELS, ge=1, le=MOST_PIXELS)
     shortest_side: int = Field(default=8, ge=1)
     longest_aspect: float = Field(default=50.0, ge=1)
+    lenient: bool = False
 
 
 class Header(NamedTuple):
@@ -220,7 +224,7 @@ def _check(size: Size, channels: int, name: str, decoding: Decoding) -> None:
         hint = "use .npy arrays of (height, width, channels)"
     elif pixels > decoding.pixel_limit:
         code, message = "data.image_too_large", f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
-        hint = "make it smaller or raise pixel_limit"
+        hint = f"make it smaller, or raise the limit: --max-pixels {pixels}"
     elif short < decoding.shortest_side:
         code, message = "data.image_too_small", f"{size} has a side of {short}, the minimum is {decoding.shortest_side}"
         hint = "remove it or lower shortest_side"

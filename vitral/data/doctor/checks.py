@@ -22,6 +22,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 FindingKind = Literal[
     "structure",
     "corrupt",
+    "damaged",
     "channels",
     "contradiction",
     "leak",
@@ -207,7 +208,7 @@ class ModelInput:
 def file_findings(examined: Sequence[ExaminedItem], model_input: ModelInput | None) -> list[Finding]:
     """Findings about single files; those about the image size only if the model's input is known."""
     items = readable_items(examined)
-    checks = (_channels, _blank, _aspect, _large, _misnamed, _modes, _rotated)
+    checks = (_damaged, _channels, _blank, _aspect, _large, _misnamed, _modes, _rotated)
     enlarged = [_enlarged(items, model_input)] if model_input else []
     return nonempty(_corrupt(examined), *enlarged, *(check(items) for check in checks))
 
@@ -223,6 +224,12 @@ def _corrupt(examined: Sequence[ExaminedItem]) -> Finding:
     hints = {result.hint for _, result in broken if result.hint}
     hint = hints.pop() if len(hints) == 1 else "remove or replace them"
     return Finding.of("error", "corrupt", title, [Example((item,), result.message) for item, result in broken], hint)
+
+
+def _damaged(items: Sequence[ReadableItem]) -> Finding:
+    found = [Example((item,), info.damage) for item, info in items if info.damage]
+    title = f"{plural(len(found), 'damaged image is', 'damaged images are')} used as far as they decode"
+    return Finding.of("warning", "damaged", title, found, "remove or replace them: some of their pixels are wrong")
 
 
 def _channels(items: Sequence[ReadableItem]) -> Finding:

@@ -10,10 +10,11 @@ from typing import Any
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
+from vitral.data.decoding.header import Decoding
 from vitral.data.doctor import checks
 from vitral.data.doctor.checks import SEVERITIES, Example, Finding, ModelInput, Severity
 from vitral.data.doctor.duplicates import duplicate_findings
-from vitral.data.doctor.examine import ExaminedItem, examine, examine_all, with_progress
+from vitral.data.doctor.examine import DEFAULT, ExaminedItem, examine, examine_all, with_progress
 from vitral.data.samples import SPLITS, Samples
 from vitral.html.page import plural
 
@@ -95,20 +96,21 @@ def diagnose_all(
     faults: Sequence[DataError] = (),
     training: TrainingForecast | None = None,
     arguments: str = "",
+    decoding: Decoding = DEFAULT,
 ) -> Diagnosis:
     """Examine every file in worker processes, with a progress bar on a terminal.
 
     `faults` are the structural faults that were found when the data was opened.
     """
-    examined = list(with_progress(examine_all(samples, workers), len(samples.items)))
+    examined = list(with_progress(examine_all(samples, workers, decoding), len(samples.items)))
     return diagnose(samples, examined, faults, training, arguments)
 
 
-def diagnose_sample(samples: Samples, model_input: ModelInput) -> Diagnosis:
+def diagnose_sample(samples: Samples, model_input: ModelInput, decoding: Decoding = DEFAULT) -> Diagnosis:
     """Run the checks that read no files, and examine a fixed random sample of the files."""
     examined, left = [], FEW_BYTES
     for item in random.Random(0).sample(samples.items, min(FEW_FILES, len(samples.items))):
-        examined.append(ExaminedItem(item, examine(samples.store, item)))
+        examined.append(ExaminedItem(item, examine(samples.store, item, decoding)))
         with suppress(DataError):  # the file was deleted, and its result says so
             left -= samples.store.size(item.name)
         if left < 0:

@@ -18,7 +18,7 @@ from PIL import Image
 from vitral.core.config import Size
 from vitral.core.errors import DataError, VitralError
 from vitral.data.decoding.decode import open_image
-from vitral.data.decoding.header import Header
+from vitral.data.decoding.header import Decoding, Header
 from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, SharedArray, create_shared
 from vitral.data.samples import Item, Samples, Store
 from vitral.data.thumbnails import native_decoding, to_rgb_image
@@ -26,6 +26,7 @@ from vitral.data.thumbnails import native_decoding, to_rgb_image
 THUMBNAIL_SIDE = 16  # rows and columns
 # A JPEG is decoded at four times this size; if smaller, a copy saved as PNG would have a different thumbnail.
 MIN_SIZE = Size(4 * THUMBNAIL_SIDE, 4 * THUMBNAIL_SIDE)
+DEFAULT = Decoding()
 
 
 class ImageInfo(NamedTuple):
@@ -35,6 +36,7 @@ class ImageInfo(NamedTuple):
     digest: bytes  # of the whole file
     contrast: int  # brightest minus darkest value, in the channel with the largest difference
     thumbnail: bytes  # 16 x 16 x 3
+    damage: str = ""  # of a file that is used nevertheless
 
 
 class Unreadable(NamedTuple):
@@ -55,20 +57,22 @@ class ExaminedItem(NamedTuple):
     result: ExamResult
 
 
-def examine(store: Store, item: Item) -> ExamResult:
+def examine(store: Store, item: Item, decoding: Decoding = DEFAULT) -> ExamResult:
     """Examine one image; a file that cannot be read or decoded gives `Unreadable`."""
     try:
-        return _decode(store.read(item.name), item.name)
+        return _decode(store.read(item.name), item.name, decoding)
     except DataError as error:
         return Unreadable(error.code, error.message, error.hint)
 
 
-def _decode(data: bytes, name: str) -> ImageInfo:
-    encoded = open_image(data, name, native_decoding(data, name))
+def _decode(data: bytes, name: str, decoding: Decoding) -> ImageInfo:
+    damages: list[str] = []
+    encoded = open_image(data, name, native_decoding(data, name, decoding), lambda _, damage: damages.append(damage))
     picture = to_rgb_image(encoded.pixels(MIN_SIZE))
     contrast = int(np.diff(np.array(picture.getextrema())).max())  # much faster in Pillow than in NumPy
     thumbnail = picture.resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
-    return ImageInfo(encoded.header, hashlib.blake2b(data, digest_size=16).digest(), contrast, thumbnail.tobytes())
+    digest = hashlib.blake2b(data, digest_size=16).digest()
+    return ImageInfo(encoded.header, digest, contrast, thumbnail.tobytes(), "; ".join(damages))
 
 
 CHUNK = 64  # items that a worker examines at a time
@@ -97,17 +101,17 @@ class Worker(NamedTuple):
             raise VitralError(message, code="run.lost_process", where=where, hint=hint) from None
 
 
-def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None, None]:
+def examine_all(samples: Samples, workers: int, decoding: Decoding = DEFAULT) -> Generator[ExaminedItem, None, None]:
     """Examine every item, in order; in this process if there are no workers or only a few items."""
     if workers < 1 or len(samples.items) <= CHUNK:
         for item in samples.items:
-            yield ExaminedItem(item, examine(samples.store, item))
+            yield ExaminedItem(item, examine(samples.store, item, decoding))
         return
     chunks = [samples.items[start : start + CHUNK] for start in range(0, len(samples.items), CHUNK)]
     pool: list[Worker] = []
     try:
         for number in range(workers):
-            pool.append(_start_worker(samples.store, chunks[number::workers]))
+            pool.append(_start_worker(samples.store, chunks[number::workers], decoding))
         for number, chunk in enumerate(chunks):
             yield from map(ExaminedItem, chunk, pool[number % workers].answer(samples.store, chunk))
     finally:
@@ -134,16 +138,18 @@ def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> I
         results.close()
 
 
-def _start_worker(store: Store, chunks: Sequence[Chunk]) -> Worker:
+def _start_worker(store: Store, chunks: Sequence[Chunk], decoding: Decoding) -> Worker:
     answers, end = DEFAULT_CONTEXT.Pipe(duplex=False)
     at = create_shared((1,), "int64", DEFAULT_CONTEXT)
-    process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at), daemon=True)
+    process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at, decoding), daemon=True)
     process.start()
     end.close()  # so that the pipe closes if the worker dies
     return Worker(process, answers, at)
 
 
-def _run_worker(store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray) -> None:
+def _run_worker(
+    store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray, decoding: Decoding
+) -> None:
     """The loop of a worker. It ignores interrupts, because the parent handles them and stops the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -151,7 +157,7 @@ def _run_worker(store: Store, chunks: Sequence[Chunk], answers: Connection, at: 
         results = []
         for index, item in enumerate(chunk):
             at.array[0] = index
-            results.append(examine(store, item))
+            results.append(examine(store, item, decoding))
         try:
             answers.send(results)
         except BrokenPipeError:  # the parent is gone

@@ -4,7 +4,7 @@ B images, C channels, H rows, W columns.
 """
 
 import os
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -89,6 +89,10 @@ class Preprocessing(Config):
         if numbers not in {1, channels}:
             raise ValueError(f"normalize.mean: expected 1 number or one for each of {channels} channels, got {numbers}")
         return self
+
+    def with_decoding(self, **changes: object) -> Self:
+        """The same with other fields of the decoding."""
+        return self.model_copy(update={"decoding": self.decoding.model_copy(update=changes)})
 
     def __call__(self, image: ImageLike) -> "Tensor":
         """The model's input (C, H, W), float32, for a path, the bytes of a file, a PIL image or an array (H, W, C)."""

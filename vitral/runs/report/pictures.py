@@ -13,7 +13,6 @@ from torch import Tensor
 from vitral.core.errors import DataError
 from vitral.core.rng import Purpose, rng_for
 from vitral.data.decoding.decode import open_image
-from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.samples import Item, Samples
 from vitral.data.thumbnails import picture_url, thumbnail_url
@@ -60,7 +59,7 @@ def augmented_grid(recipe: Recipe, samples: Samples) -> PictureGrid | None:
 
 def _views(recipe: Recipe, samples: Samples, item: Item, index: int) -> list[Pixels]:
     """The views (H, W, C) of a training image in the first epochs, with the random numbers of the loader."""
-    image = open_image(samples.read(item), item.name, Decoding(channels=recipe.model.channels))
+    image = open_image(samples.read(item), item.name, recipe.decoding())
     draws = (rng_for(recipe.seed, Purpose.VIEW, epoch, index) for epoch in range(MAX_VIEWS))
     return [recipe.train_pipeline().apply(image, rng) for rng in draws]
 
