@@ -115,7 +115,7 @@ def test_only_optional_files_may_be_missing(folder: Path) -> None:
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path) -> None:
     (folder / "a.bin").unlink()
     os.mkfifo(folder / "a.bin")
-    with raises("weights.corrupt", folder / "a.bin"):
+    with raises("weights.not_a_file", folder / "a.bin"):
         check_files(folder, "export", (), "", "")
 
 

@@ -307,10 +307,3 @@ def test_a_pipe_or_a_device_in_a_bundle_is_refused_at_once(name: str, tmp_path: 
     (tmp_path / "best" / name).symlink_to("/dev/zero")
     with raises("weights.not_a_file", tmp_path / "best" / name):
         read_bundle(tmp_path / "best")
-
-
-def test_a_sparse_config_is_refused_unread(tmp_path: Path) -> None:
-    write(tmp_path / "best")
-    os.truncate(tmp_path / "best/config.json", 6 * 2**30)
-    with raises("weights.file_too_large", tmp_path / "best/config.json"):
-        read_bundle(tmp_path / "best")

@@ -1,6 +1,7 @@
 """The certificate: every changed tensor by name, and files of the first format."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,10 @@ def test_what_is_no_certificate_is_refused(tmp_path: Path, content: bytes) -> No
     (tmp_path / "certificate.json").write_bytes(content)
     with raises("weights.bad_config", "certificate.json"):
         read_certificate(tmp_path)
+
+
+def test_a_sparse_document_is_refused_unread(tmp_path: Path) -> None:
+    (tmp_path / "certificate.json").touch()
+    os.truncate(tmp_path / "certificate.json", 6 * 2**30)
+    with raises("weights.file_too_large", tmp_path / "certificate.json"):
+        read_certificate(tmp_path / "certificate.json")

@@ -45,7 +45,7 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     from vitral.runs.preflight import check_request
     from vitral.runs.request import RunRequest
 
-    given = {"root": root, "weights": weights, "image_size": image_size, "task": task}
+    given: dict[str, object] = {"root": root, "weights": weights, "image_size": image_size, "task": task}
     given |= {"lenient": lenient, "max_pixels": max_pixels}
     settings = {name: value for name, value in given.items() if value} | parse_settings(set_)
     diagnosis = check_request(RunRequest(data, None, recipe, model, settings), workers)

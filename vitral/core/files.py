@@ -13,8 +13,8 @@ import os
 import stat
 import sys
 from functools import cache
+from io import BufferedReader
 from pathlib import PurePath
-from typing import BinaryIO
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 DOCUMENT_BYTES = 64 * MIB  # of a config, an index or another document that is parsed as a whole
@@ -47,7 +47,7 @@ def check_file(path: PathLike, max_bytes: int = UNLIMITED) -> int:
     return _check(os.stat(path), path, max_bytes)
 
 
-def open_file(path: PathLike, max_bytes: int = UNLIMITED) -> BinaryIO:
+def open_file(path: PathLike, max_bytes: int = UNLIMITED) -> BufferedReader:
     """A stream of a regular file within its budget; OSError for any other path, without waiting."""
     check_file(path, max_bytes)  # before opening it, which does something to some devices
     handle = os.open(path, FLAGS)

@@ -150,7 +150,7 @@ BAD = {
     "no lines": ("m.csv", "path,label\n", "", ("data.empty",)),
     "nothing": ("m.csv", "", "", ("data.bad_manifest", "path", "label")),
     "nothing in json": ("m.jsonl", "\n", "", ("data.empty",)),
-    "not utf-8": ("m.csv", "path,label\ncafé,x\n".encode("latin-1"), "", ("data.bad_manifest", "UTF-8", "14")),
+    "not utf-8": ("m.csv", "path,label\ncafé,x\n".encode("latin-1"), "", ("data.bad_manifest", "UTF-8", "0xe9")),
     "not json": ("m.jsonl", lines() + "cat/1.jpg\n", ":5", ("data.bad_manifest", "JSON")),
     "deep json": ("m.jsonl", "[" * 100_000, ":1", ("data.bad_manifest", "JSON")),
     "json without a label": ("m.jsonl", '{"path": "cat/1.jpg"}', ":1", ("data.bad_manifest", "path", "label")),

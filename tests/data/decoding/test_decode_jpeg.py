@@ -1,5 +1,6 @@
 """The quick reader against Pillow, which must not be told apart."""
 
+from collections.abc import Callable
 from io import BytesIO
 
 import numpy as np
@@ -90,7 +91,7 @@ def with_comment(data: bytes, stray: bytes) -> bytes:
     return data[:2] + b"\xff\xfe\0\4hi" + stray + data[2:]
 
 
-HARMLESS = {
+HARMLESS: dict[str, Callable[[bytes], bytes]] = {
     "bytes after the end": lambda data: data + b"made by a phone" * 99,
     "a second picture": lambda data: data + data,
     "a few bytes before the end": lambda data: data[:-2] + b"\1\2\3\4" + data[-2:],

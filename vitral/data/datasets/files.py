@@ -140,9 +140,10 @@ def read_lines(path: str | PurePath) -> Iterator[str]:
                 yield line
     except OSError as error:
         raise unreadable(path, error) from None
-    except UnicodeDecodeError:
-        where, hint = f"{path}:{number + 1}", "save it as UTF-8"
-        raise DataError("not UTF-8 at or after this line", code="data.bad_manifest", where=where, hint=hint) from None
+    except UnicodeDecodeError as error:  # it is decoded in pieces, and the place is within one
+        byte = error.object[error.start]
+        message, hint = f"not UTF-8: a byte {byte:#04x} after line {number}", "save it as UTF-8"
+        raise DataError(message, code="data.bad_manifest", where=path, hint=hint) from None
 
 
 def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -> Any:
