@@ -18,6 +18,7 @@ MOST_LEVELS = 4
 SHOWN = 6  # entries that a message names
 # State of a training, which is no set of weights even where it holds tensors by name.
 TRAINING_STATE = re.compile(r"(optim|lr_|sched|scaler|loss_scaler|amp|rng|random|callbacks|criterion|dino_loss|ibot)")
+OPTIMIZER = {"state", "param_groups"}  # the entries of torch's optimizers
 # Of a student and its teacher, the teacher is the model that DINO and its successors publish and evaluate.
 PREFERRED = {frozenset({"student", "teacher"}): "teacher"}
 
@@ -36,6 +37,9 @@ def select_state_dict(content: Any, key: str, where: Path) -> StateDict:
         if found := _by_key(content, key):
             return StateDict(found)
         raise _unknown_key(key, [name for name in sets if name], where)
+    if not sets and isinstance(content, Mapping) and content.keys() >= OPTIMIZER:
+        message, hint = f"holds the state of an optimizer ({_entries(content)}), no weights", "give the model's weights"
+        raise WeightsError(message, code="weights.not_state_dict", where=where, hint=hint)
     if not sets:
         entries = f": {_entries(content)}" if isinstance(content, Mapping) and content else ""
         raise WeightsError(f"holds no tensors by name{entries}", code="weights.not_state_dict", where=where)

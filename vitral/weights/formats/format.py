@@ -106,14 +106,14 @@ class Checkpoint(NamedTuple):
             raise self.error(f"{name} has shape {found}, expected {dims} dimensions", "weights.shape_mismatch")
         return found
 
-    def infer_heads(self, width: int) -> int:
+    def infer_heads(self, width: int, published: Mapping[int, int] = HEADS) -> int:
         """The given number of heads, or that of the published models of this width."""
         if given := self.setting("mixer.heads"):
             return parse_positive_int(given, "mixer.heads")
-        if width not in HEADS:
+        if width not in published:
             message = f"does not record the number of heads, and no published model has a width of {width}"
             raise self.missing_setting(message, "mixer.heads=N")
-        return HEADS[width]
+        return published[width]
 
     def infer_image_size(self, rows: int, prefixes: Sequence[int], patch: Size) -> tuple[Size, int]:
         """The image size for a table of so many positions, and how many of them are not for patches."""
@@ -182,6 +182,10 @@ class Format:
     def certain(self, ckpt: Checkpoint) -> bool:
         """Whether a file that matches can be of no other format, though its names fit one."""
         return False
+
+    def short(self, name: str) -> str:
+        """The name of a tensor in a file without the prefixes and older names that this format allows."""
+        return name
 
     def candidates(self, ckpt: Checkpoint) -> Sequence[str]:
         """The architectures that the file may be, by the names that `--arch` takes."""

@@ -76,11 +76,12 @@ def test_a_file_is_claimed_by_its_model_type_alone(name: str) -> None:
     assert claimed(ckpt(name, reference(name).config)) == [OWNERS[name]]
 
 
-# By its names alone a file is that of another family, or of none.
+# By its names alone a file may be of two families, of another one, or of none.
 NAMELESS = {
-    "hf_dpt": ["hf-vit"],
+    "hf_vit_pooler": ["hf-vit", "hf-dpt"],
+    "hf_dpt": ["hf-vit", "hf-dpt"],
     "hf_siglip2": ["hf-siglip"],
-    **{name: [] for name in ("hf_yolos", "hf_aimv2", "hf_aimv2_native", "hf_tipsv2", "hf_internvl")},
+    **{name: [] for name in ("hf_tipsv2", "hf_internvl")},
 }
 
 

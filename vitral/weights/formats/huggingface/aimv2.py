@@ -14,12 +14,15 @@ from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.huggingface.clip import PROJECTION, TEXT
 from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.dino import gated_mlp
 from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
 from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE
 from vitral.weights.formats.rules import TABLE, Names, Rule, constant, layer_names
+
+FIRST = "encoder.layers.0."
 
 
 class HfAimv2(Family):
@@ -54,6 +57,7 @@ class HfAimv2(Family):
     }
     flat_positions = True
     eps_field = "rms_norm_eps"
+    published_heads: ClassVar[Mapping[int, int]] = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
     default_fields: ClassVar[Mapping[str, Any]] = {"rms_norm_eps": 1e-5, "hidden_act": "silu"}
     # Fields that the config of a whole model omits where they have these values.
     vision_defaults: ClassVar[Mapping[str, Any]] = {
@@ -85,7 +89,23 @@ class HfAimv2(Family):
     dropout, attention_dropout = "", "attention_dropout"
 
     def matches_names(self, names: set[str]) -> bool:
-        return False  # no tensor shows the positions that are computed
+        return names >= {"embeddings.patch_embed.weight", "embeddings.rms_norm.weight", f"{FIRST}rms_norm1.weight"}
+
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        names = ckpt.tensors.keys()
+        return super().fields_from_tensors(ckpt) | {
+            "is_native": self.names[TABLE] not in names,
+            "qkv_bias": f"{FIRST}attention.q_proj.bias" in names,
+            "mlp_bias": f"{FIRST}ffn.gate_proj.bias" in names,
+        }
+
+    def table_image_size(self, ckpt: Checkpoint, patch: Size) -> Size:
+        if self.names[TABLE] in ckpt.tensors:
+            return super().table_image_size(ckpt, patch)
+        if not (given := ckpt.setting("image_size")):
+            message = "computes its positions, and does not record the image size"
+            raise ckpt.missing_setting(message, "image_size=HEIGHTxWIDTH")
+        return Size.parse(given)
 
     def vision_fields(self, fields: Fields) -> Fields:
         return fields.part("vision_config", self.vision_defaults) if "vision_config" in fields.data else fields

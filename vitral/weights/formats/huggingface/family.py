@@ -34,6 +34,7 @@ from vitral.weights.formats.format import (
     infer_sizes,
     json_file,
 )
+from vitral.weights.formats.format import HEADS as PUBLISHED_HEADS
 from vitral.weights.formats.huggingface.config import (
     ACTIVATIONS,
     Fields,
@@ -108,6 +109,7 @@ class Family(Format):
     mask_dims: ClassVar[int] = 0  # of a mask token that the library expects; 0 for none
     mask_name: ClassVar[str] = "embeddings.mask_token"
     eps_field: ClassVar[str] = "layer_norm_eps"
+    published_heads: ClassVar[Mapping[int, int]] = PUBLISHED_HEADS  # of each width
     default_fields: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as in all published models
     processor: ClassVar[str] = "ViT"  # the class that reads a preprocessor_config.json which names none
     assumed_images: ClassVar[tuple[EvalCropConfig, Normalize]]  # of published models, where there is no such file
@@ -195,14 +197,18 @@ class Family(Format):
             "num_channels": sizes.channels,
             "patch_size": list(sizes.patch),
             "num_hidden_layers": sizes.depth,
-            "num_attention_heads": ckpt.infer_heads(sizes.width),
+            "num_attention_heads": ckpt.infer_heads(sizes.width, self.published_heads),
             "intermediate_size": sizes.hidden,
         }
         if TABLE in self.names:
-            rows = ckpt.shape(str(self.names[TABLE]), 2 if self.flat_positions else 3)[-2]
-            prefix = len(self.names.get(TOKENS, ())) if self.register_rows else 1
-            found["image_size"] = list(ckpt.infer_image_size(rows, (prefix,), sizes.patch)[0])
+            found["image_size"] = list(self.table_image_size(ckpt, sizes.patch))
         return found
+
+    def table_image_size(self, ckpt: Checkpoint, patch: Size) -> Size:
+        """The image size that the table of positions is for."""
+        rows = ckpt.shape(str(self.names[TABLE]), 2 if self.flat_positions else 3)[-2]
+        prefix = len(self.names.get(TOKENS, ())) if self.register_rows else 1
+        return ckpt.infer_image_size(rows, (prefix,), patch)[0]
 
     def vision_fields(self, fields: Fields) -> Fields:
         """The fields that describe the Vision Transformer, in a file that may describe more."""

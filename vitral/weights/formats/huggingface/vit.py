@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
 from vitral.models.head import DistilledHead, HeadConfig, LinearHead, NoHead, ProjectionHead
@@ -19,7 +20,7 @@ from vitral.models.pool import ClassPool, DistilledPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, learned_table
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import ANY_NUMBER
+from vitral.weights.formats.format import ANY_NUMBER, Checkpoint
 from vitral.weights.formats.huggingface.config import ACTIVATIONS, Fields
 from vitral.weights.formats.huggingface.family import MASK_TOKEN, RENAMED_SINCE_V5, VIT, Family, TowerTensors
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, averaged_heads, layer_names, patch_kernel
@@ -85,6 +86,11 @@ class HfVit(Family):
         if "classifier.weight" in found.tensors:
             found.ignore("pooler.", "a pooler that the classifier does not read")
         return found
+
+    def fields(self, ckpt: Checkpoint, found: TowerTensors) -> tuple[Fields, tuple[str, ...]]:
+        fields, assumed = super().fields(ckpt, found)
+        pooled = not ckpt.config and f"{POOLER}.weight" in found.tensors
+        return fields, (*assumed, *["tanh in the pooler"] * pooled)
 
     def head(self, fields: Fields, found: TowerTensors) -> HeadConfig:
         """A pooler without a classifier is what the model returns: a layer with tanh on the class token."""
@@ -209,7 +215,9 @@ class HfDpt(HfVit):
     squares = True
 
     def matches_names(self, names: set[str]) -> bool:
-        return False  # by its names it is a ViT
+        """Whole models have a neck or a prefix; without them, by its names it is a ViT as well."""
+        others = {DISTILLATION_TOKEN, DETECTION_TOKENS, "classifier.weight", "decoder.decoder_pos_embed"} | BEIT
+        return names >= PARTS | {CLASS_TOKEN} and not names & others
 
     def model(self, fields: Fields, found: TowerTensors) -> Vit:
         if fields.flag("is_hybrid", False):
@@ -242,7 +250,19 @@ class HfYolos(HfVit):
     pools_and_heads = frozenset({("cls", "none"), ("cls", "projection")})
 
     def matches_names(self, names: set[str]) -> bool:
-        return False  # no tensor shows the grid
+        return names >= PARTS | {DETECTION_TOKENS}
+
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        shown = {"num_detection_tokens": ckpt.shape(DETECTION_TOKENS, 3)[1]}
+        return super().fields_from_tensors(ckpt) | shown | {"use_mid_position_embeddings": MIDDLE in ckpt.tensors}
+
+    def table_image_size(self, ckpt: Checkpoint, patch: Size) -> Size:
+        """As given: published models have grids that are not square."""
+        rows, prefix = ckpt.shape(str(self.names[TABLE]), 3)[1], 1 + ckpt.shape(DETECTION_TOKENS, 3)[1]
+        if not ckpt.setting("image_size"):
+            message = f"does not record the image size of its {rows - prefix} positions"
+            raise ckpt.missing_setting(message, "image_size=HEIGHTxWIDTH")
+        return ckpt.infer_image_size(rows, (prefix,), patch)[0]
 
     def tokens(self, fields: Fields) -> Tokens:
         return Tokens(registers=fields.whole("num_detection_tokens"))
