@@ -17,7 +17,7 @@ from vitral.models.base import Grid, Model
 from vitral.models.head import NoHead
 from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
-from vitral.models.vit import Vit
+from vitral.models.vit import VisionTransformer, Vit
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, open_bundle
 from vitral.weights.card import architecture
 from vitral.weights.formats.format import Checkpoint, DetectedModel, Format
@@ -181,32 +181,16 @@ def check_path(path: Path) -> None:
 
 def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options: ReadOptions) -> OpenedModel:
     """A model from a checkpoint of another library, with the outputs that library would give."""
-    from vitral.weights.formats.registry import detect_format, strip_wrapper  # not needed for bundles
+    from vitral.weights.formats.registry import FORMATS, detect_format, strip_wrapper  # not needed for bundles
+    from vitral.weights.formats.unknown import explain_fault
 
     ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options)._replace(settings=settings))
-    format = detect_format(ckpt, options.format)
-    if ckpt.arch and not format.takes_arch:
-        message = f"{format.title} has no architectures by name, got {ckpt.arch!r}"
-        raise ConfigError(message, code="config.unsupported", where="arch", hint="give settings instead, or nothing")
-    check_settings(settings, SETTINGS, "while loading")
     try:
-        found = format.detect(ckpt)
-        config = override(found.model, settings)
-    except ConfigError as error:
-        raise _in_file(ckpt.path, error, "weights.bad_setting" if settings else "weights.bad_config") from None
-    assert not isinstance(config, Resnet)
-    model = config.build_empty()
-    shape = f"{config.depth} layers of width {config.width}"
-    hint = f"it was read as {found.title} with {shape}: give a file of such a model"
-    if ckpt.setting("image_size"):
-        hint += "; for images of another size, convert it with --image-size"
-    own = model.state_dict()
-    tensors = import_tensors((found.rules or format.rules)(config, own), own, found.tensors, str(ckpt.path), hint)
-    try:
-        model.load_weights({name: tensor.float() for name, tensor in tensors.items()})
+        format = detect_format(ckpt, options.format)
+        found, model = _read_model(ckpt, format)
     except WeightsError as error:
-        message = describe_non_finite(found.tensors) or error.message
-        raise WeightsError(message, code=error.code, where=ckpt.path, hint=error.hint) from None
+        raise explain_fault(ckpt, FORMATS, error) from None
+    config = model.config
     preprocessing = found.preprocessing  # DINOv2 is used with smaller images than its positions were trained for
     if config.image_size != found.model.image_size:
         preprocessing = preprocessing.model_copy(update={"image_size": config.image_size})
@@ -231,6 +215,34 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
     plain = ckpt.path.suffix in SAFE and not wrapper and not options.weights_key
     source_file = SourceCheckpoint(format, ckpt, found._replace(model=config), plain)
     return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages), source_file)
+
+
+def _read_model(ckpt: Checkpoint, format: Format) -> tuple[DetectedModel, VisionTransformer]:
+    """What a format detects, and the model with its settings applied and its weights."""
+    settings = ckpt.settings
+    if ckpt.arch and not format.takes_arch:
+        message = f"{format.title} has no architectures by name, got {ckpt.arch!r}"
+        raise ConfigError(message, code="config.unsupported", where="arch", hint="give settings instead, or nothing")
+    check_settings(settings, SETTINGS, "while loading")
+    try:
+        found = format.detect(ckpt)
+        config = override(found.model, settings)
+    except ConfigError as error:
+        raise _in_file(ckpt.path, error, "weights.bad_setting" if settings else "weights.bad_config") from None
+    assert not isinstance(config, Resnet)
+    model = config.build_empty()
+    shape = f"{config.depth} layers of width {config.width}"
+    hint = f"it was read as {found.title} with {shape}: give a file of such a model"
+    if ckpt.setting("image_size"):
+        hint += "; for images of another size, convert it with --image-size"
+    own = model.state_dict()
+    tensors = import_tensors((found.rules or format.rules)(config, own), own, found.tensors, str(ckpt.path), hint)
+    try:
+        model.load_weights({name: tensor.float() for name, tensor in tensors.items()})
+    except WeightsError as error:
+        message = describe_non_finite(found.tensors) or error.message
+        raise WeightsError(message, code=error.code, where=ckpt.path, hint=error.hint) from None
+    return found, model
 
 
 def _stretch_message(model: Model, bundle: Bundle) -> list[str]:

@@ -108,6 +108,9 @@ class OpenClip(Format):
     }
     writable = False
 
+    def short(self, name: str) -> str:
+        return name.removeprefix(TOWER)
+
     def matches(self, ckpt: Checkpoint) -> bool:
         names = ckpt.tensors.keys()
         return any({prefix + mark for mark in MARKS} <= names for prefix in (TOWER, ""))

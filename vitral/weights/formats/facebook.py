@@ -107,10 +107,6 @@ class Backbone(Format):
     remainder: ClassVar[Literal["refuse", "crop"]] = "refuse"  # of an image that the patch does not divide
     preprocessing_text: ClassVar[str] = "preprocessing as in its evaluation: the middle 224 of 256 pixels"
 
-    def short(self, name: str) -> str:
-        """The name of a tensor in a backbone that is saved alone."""
-        return name
-
     def used(self, tensors: Mapping[str, Tensor]) -> UsedTensors:
         found = UsedTensors({}, {})
         for name, tensor in tensors.items():

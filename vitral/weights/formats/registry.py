@@ -16,6 +16,7 @@ from vitral.weights.formats.huggingface.vit import HfDeit, HfDpt, HfIjepa, HfMae
 from vitral.weights.formats.labml import Labml
 from vitral.weights.formats.timm import Timm
 from vitral.weights.formats.torchvision import Torchvision
+from vitral.weights.formats.unknown import unknown_format
 from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
 
 # The first family that can hold a model is the one in which it is written.
@@ -57,7 +58,6 @@ FORMATS: tuple[Format, ...] = (
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
 WRITABLE = ("vitral", *dict.fromkeys(each.library for each in FORMATS if each.writable))
-SHOWN = 5  # tensors that a message names
 WRAPPERS = ("module.", "model.", "_orig_mod.")  # prefixes that DDP, Lightning and torch.compile add to every name
 
 
@@ -93,12 +93,7 @@ def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
             message += f"; an architecture of timm decides: --arch {format_choices(architectures)}"
         hint = f"choose one: {ckpt.convert_command(f'--format {names[0]}')}"
         raise ckpt.error(message, "weights.ambiguous", hint)
-    some = ", ".join(sorted(ckpt.tensors)[:SHOWN])
-    kind = f" (model_type {ckpt.config['model_type']!r})" if "model_type" in ckpt.config else ""
-    more = ", ..." if len(ckpt.tensors) > SHOWN else ""
-    message = f"not a known Vision Transformer{kind}; its tensors: {some}{more}"
-    hint = f"known formats are {format_choices(each.name for each in FORMATS)}"
-    raise ckpt.error(message, "weights.unknown_format", hint)
+    raise unknown_format(ckpt, FORMATS)
 
 
 def library_formats(library: str) -> Sequence[Format]:

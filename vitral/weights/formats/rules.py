@@ -24,6 +24,7 @@ Weights = Mapping[str, Tensor]
 # number counted from 1. Several names of theirs are concatenated in ours.
 Names = Mapping[str, str | tuple[str, ...]]
 REPEATED = re.compile(r"blocks\.(\d+)|stages\.(\d+)\.(\d+)")
+NUMBER = re.compile(r"(?<![^./_])\d+(?![^./_])")
 TABLE, TOKENS, STEM = "position.table", "prefix.tokens", "stem.project"
 
 
@@ -91,7 +92,7 @@ def match_names(own: Iterable[str], names: Names) -> Iterator[tuple[str, tuple[s
     """Our tensors that the table names, directly or by their module, each with theirs."""
     for name in own:
         key, numbers = name, list[int]()
-        if match := REPEATED.search(name):
+        if name not in names and (match := REPEATED.search(name)):
             key = name.replace(match[0], re.sub(r"\d+", "*", match[0]), 1)
             numbers = [int(number) for number in match.groups() if number]
         module, _, part = key.rpartition(".")
@@ -105,6 +106,11 @@ def fill_numbers(name: str, numbers: Sequence[int]) -> str:
     """A name of the table with the numbers in their places: `block+/unit+` with 0, 2 is `block1/unit3`."""
     rest = iter(numbers)
     return re.sub(r"[*+]", lambda match: str(next(rest) + (match[0] == "+")), name)
+
+
+def number_pattern(name: str) -> str:
+    """A name with `*` for its numbers: `blocks.*.norm1.weight`."""
+    return NUMBER.sub("*", name)
 
 
 def named_rules(own: Iterable[str], names: Names, special: Sequence[Rule] = ()) -> list[Rule]:

@@ -63,6 +63,9 @@ class Torchvision(Format):
     }
     squares = True
 
+    def short(self, name: str) -> str:
+        return current_name(name)
+
     def matches(self, ckpt: Checkpoint) -> bool:
         layer = LAYER.replace("*", "0")
         return {"class_token", "encoder.pos_embedding", f"{layer}.ln_1.weight"} <= ckpt.tensors.keys()

@@ -55,7 +55,7 @@ class Timm(Format):
 
     library = package = name = "timm"
     title = "timm's Vision Transformer"
-    names: ClassVar[Names] = SHARED
+    names: ClassVar[Names] = {**SHARED, "head.linear": "head"}
     takes_arch = True
 
     def matches(self, ckpt: Checkpoint) -> bool:
