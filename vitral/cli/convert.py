@@ -24,6 +24,8 @@ ARCH_HELP = (
 PUSH_HELP = "Upload the new folder to this repository of the Hugging Face hub, such as hf:owner/name."
 PRIVATE_HELP = "Create the repository of --push as a private one."
 VERIFY_HELP = "Refuse if the library that wrote FROM is not installed here and cannot confirm the outputs."
+MAP_HELP = "Rules for a layout that is not known: a YAML or JSON file that gives Vitral's names for those of FROM."
+MAP_MODEL_HELP = "The model of --map, if its file has none: a name such as S/16, or a JSON or YAML file of its config."
 FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several formats."
 
 
@@ -31,6 +33,7 @@ FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several f
     "vitral convert timm.safetensors models/b16",
     "vitral convert runs/photos photos-hf --to huggingface",
     "vitral convert models/b16 models/b16-384 --image-size 384",
+    "vitral convert theirs.safetensors models/theirs --map rules.yaml",
     "vitral convert runs/photos photos-hf --to huggingface --push hf:owner/photos",
 )
 def convert(  # noqa: PLR0913, PLR0917, one parameter per option
@@ -44,6 +47,8 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     layers: Annotated[str, option("N,M", LAYERS_HELP, "all")] = "",
     format: Annotated[str, option("NAME", FORMAT_HELP, "by the tensor names")] = "",
     arch: Annotated[str, option("NAME", ARCH_HELP, "by the tensors")] = "",
+    map_: Annotated[str, option("FILE", MAP_HELP, "none", None, "--map")] = "",
+    model: Annotated[str, option("NAME|FILE", MAP_MODEL_HELP, "that of the rules")] = "",
     weights_key: options.WeightsKey = "",
     verify: Annotated[bool, typer.Option("--verify", help=VERIFY_HELP)] = False,
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
@@ -61,8 +66,12 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     elif private:
         message, hint = "there is no upload that could be private", "add --push hf:owner/name"
         raise ConfigError(message, code="config.conflict", where="--private", hint=hint)
+    if model and not map_:
+        message, hint = "is the model of --map, which is not given", "add --map rules.yaml, or leave it out"
+        raise ConfigError(message, code="config.conflict", where="--model", hint=hint)
     from vitral.core.config import parse_settings
     from vitral.weights.convert import convert as convert_weights
+    from vitral.weights.formats.mapping import read_map
 
     indices = tuple(parse_numbers(layers, "--layers", least=0)) if layers else ()
     result = convert_weights(
@@ -79,6 +88,7 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
         arch=arch,
         weights_key=weights_key,
         allow_pickle=allow_pickle,
+        map=read_map(map_, model) if map_ else None,
     )
     for line in (*result.messages, *result.certificate.lines()):
         log.info(line)

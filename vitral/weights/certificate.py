@@ -79,7 +79,7 @@ class Certificate(Config):
     changed: tuple[str, ...] = ()  # what differs between what was read and what was written, a sentence each
     tensors: tuple[TensorChange, ...] = ()  # those whose bits changed
     dropped: tuple[str, ...] = ()  # tensors of the file that was read and are not part of the model
-    rules: str = ""  # of the user, for a layout that no format knows
+    rules: str = ""  # of the user, for a layout that no format knows, as JSON
     written: CertifiedFile
     library: str  # the target library and its version, or why none was run
     theirs: Difference | None  # our outputs before, against the target library's
@@ -90,7 +90,9 @@ class Certificate(Config):
         """The certificate as text."""
         more = f"; and {len(self.changed) - SHOWN} more, in {CERTIFICATE_FILE}" if len(self.changed) > SHOWN else ""
         changed = [f"changed: {'; '.join(self.changed[:SHOWN])}{more}"] if self.changed else []
+        mapped = [f"mapped by rules of the user, {len(self.dropped)} tensors dropped"] if self.rules else []
         return [
+            *mapped,
             describe_library("the source library", self.source_library, self.source),
             describe_library("the target library", self.library, self.theirs),
             f"read back: {self.again.describe()}",

@@ -37,6 +37,7 @@ from vitral.weights.certificate import (
 )
 from vitral.weights.formats.counterpart import zero_padded
 from vitral.weights.formats.format import Format
+from vitral.weights.formats.mapping import MappedLayout, WeightMap, read_map
 from vitral.weights.formats.registry import library_formats
 from vitral.weights.formats.rules import export_tensors, written_tensors
 from vitral.weights.load import LoadedModel, LoadOptions, OpenedModel, hash_weights, open_model
@@ -67,6 +68,7 @@ class Origin(NamedTuple):
     changed: tuple[str, ...] = ()  # what was adapted, a sentence each
     tensors: tuple[TensorChange, ...] = ()  # that are not what the file has
     dropped: tuple[str, ...] = ()  # tensors of the file that the model does not use
+    rules: str = ""  # of the user, for a layout that no format knows
 
 
 class FittedModel(NamedTuple):
@@ -107,6 +109,8 @@ class Adaptation(TypedDict, total=False):
 class ConvertOptions(LoadOptions, Adaptation, total=False):
     """Keywords of `vitral.convert`: how the file is read, and what is adapted."""
 
+    map: WeightMap | str | Path | None  # rules for a layout that no format knows, or their YAML or JSON file
+
 
 def convert(
     where: str | Path,
@@ -121,18 +125,22 @@ def convert(
     """Read weights, optionally adapt them to other images or fewer layers, and write them for a library.
 
     Settings give what a checkpoint does not record, as for `vitral.load`. The library of the file runs on it where it
-    is installed; with `verify` the conversion is refused where it cannot be. `trust` allows a model with classes of
-    your own to import them.
+    is installed; with `verify` the conversion is refused where it cannot be. `map` gives the model and the names of
+    the tensors of a layout that no format knows. `trust` allows a model with classes of your own to import them.
     """
     if to != OURS:
         library_formats(to)  # rejects an unknown name before anything is read
     text = [f"{path}={value}" for path, value in (settings or {}).items()]
     reading: dict[str, Any] = {name: value for name, value in options.items() if name in ReadOptions.model_fields}
     adapting: dict[str, Any] = {
-        name: value for name, value in options.items() if name not in reading and value not in (None, (), [])
+        name: value
+        for name, value in options.items()
+        if name not in reading and name != "map" and value not in (None, (), [])
     }
+    rules = options.get("map")
     with trusted(trust):
-        opened = open_model(where, *text, options=ReadOptions(**reading))
+        weight_map = read_map(rules) if isinstance(rules, str | Path) else rules
+        opened = open_model(where, *text, options=ReadOptions(**reading), weight_map=weight_map)
         for line in opened.messages:
             log.info(line)
         origin = describe_origin(opened, verify)
@@ -151,7 +159,8 @@ def describe_origin(opened: OpenedModel, verify: bool) -> Origin:
         return Origin(opened.file, check)
     own = opened.loaded.model.state_dict()
     changes = tensor_changes(opened.source.found.tensors, written_tensors(opened.source.rules(), own))
-    return Origin(opened.file, check, (), tuple(changes), tuple(opened.source.found.unused))
+    rules = opened.source.format.map.record() if isinstance(opened.source.format, MappedLayout) else ""
+    return Origin(opened.file, check, (), tuple(changes), tuple(opened.source.found.unused), rules)
 
 
 def write_model(source: LoadedModel, origin: Origin, out: Path, to: str) -> Certificate:
@@ -277,6 +286,7 @@ def _check(source: LoadedModel, origin: Origin, written: WrittenModel) -> Certif
         changed=(*origin.changed, *fitted.changed, *changes, *(change.describe() for change in tensors)),
         tensors=tensors,
         dropped=origin.dropped,
+        rules=origin.rules,
         written=CertifiedFile(software=written.software, file=file.name, sha256=hash_weights(file)),
         library=written.before.library,
         theirs=written.before.difference,

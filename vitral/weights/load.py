@@ -21,6 +21,7 @@ from vitral.models.vit import VisionTransformer, Vit
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, open_bundle
 from vitral.weights.card import architecture
 from vitral.weights.formats.format import Checkpoint, DetectedModel, Format
+from vitral.weights.formats.mapping import WeightMap, mapped_layout
 from vitral.weights.formats.rules import Rule, import_tensors
 from vitral.weights.hub import FetchedWeights, fetch_weights
 from vitral.weights.reader import DEFAULT_OPTIONS, ReadOptions, read_checkpoint, shard_files
@@ -126,14 +127,19 @@ def load(
     return found.loaded
 
 
-def open_model(where: str | Path, *settings: str, options: ReadOptions = DEFAULT_OPTIONS) -> OpenedModel:
-    """Load a model without logging; the messages are returned."""
+def open_model(
+    where: str | Path,
+    *settings: str,
+    options: ReadOptions = DEFAULT_OPTIONS,
+    weight_map: WeightMap | None = None,
+) -> OpenedModel:
+    """Load a model without logging; the messages are returned. A map is for a layout that no format knows."""
     source = fetch_weights(str(where), options.offline)
     check_path(source.path)
     if (home := find_bundle(source.path)) is None:
         refuse_unsigned(source.path)
-        return _open_checkpoint(source, settings, options)
-    if given := [*settings, *options.given()]:
+        return _open_checkpoint(source, settings, options, weight_map)
+    if given := [*settings, *options.given(), *["map"] * (weight_map is not None)]:
         message = f"a bundle records all its settings, and takes no {given[0]}"
         raise ConfigError(message, code="config.conflict", where=home, hint="leave it out")
     with open_bundle(home) as (bundle, tensors, check):
@@ -179,17 +185,24 @@ def check_path(path: Path) -> None:
     raise WeightsError(message, code=code, where=path, hint=hint)
 
 
-def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options: ReadOptions) -> OpenedModel:
+def _open_checkpoint(
+    source: FetchedWeights, settings: tuple[str, ...], options: ReadOptions, weight_map: WeightMap | None
+) -> OpenedModel:
     """A model from a checkpoint of another library, with the outputs that library would give."""
-    from vitral.weights.formats.registry import FORMATS, detect_format, strip_wrapper  # not needed for bundles
-    from vitral.weights.formats.unknown import explain_fault
-
-    ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options)._replace(settings=settings))
-    try:
-        format = detect_format(ckpt, options.format)
+    ckpt, wrapper = read_checkpoint(source.path, options)._replace(settings=settings), ""
+    if weight_map is not None:
+        format: Format = mapped_layout(weight_map, options.format)
         found, model = _read_model(ckpt, format)
-    except WeightsError as error:
-        raise explain_fault(ckpt, FORMATS, error) from None
+    else:
+        from vitral.weights.formats.registry import FORMATS, detect_format, strip_wrapper  # not needed for bundles
+        from vitral.weights.formats.unknown import explain_fault
+
+        ckpt, wrapper = strip_wrapper(ckpt)
+        try:
+            format = detect_format(ckpt, options.format)
+            found, model = _read_model(ckpt, format)
+        except WeightsError as error:
+            raise explain_fault(ckpt, FORMATS, error) from None
     config = model.config
     preprocessing = found.preprocessing  # DINOv2 is used with smaller images than its positions were trained for
     if config.image_size != found.model.image_size:
