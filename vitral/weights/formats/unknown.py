@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from vitral.core.config import override
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.models.vit import Vit
+from vitral.weights.formats.counterpart import setting_value
 from vitral.weights.formats.foreign import ARCHITECTURES, TEXT, identify
-from vitral.weights.formats.format import Checkpoint, Format, infer_sizes, setting_value
+from vitral.weights.formats.format import Checkpoint, Format, infer_sizes
 from vitral.weights.formats.rules import TABLE, number_pattern, written_tensors
 
 SHOWN = 3  # tensors of each sort that a message names
