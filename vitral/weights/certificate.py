@@ -1,5 +1,6 @@
 """certificate.json: what a conversion compared, and every tensor whose bits changed."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
@@ -166,10 +167,26 @@ def tensor_changes(before: Mapping[str, Tensor], after: Iterator[tuple[str, Tens
             yield TensorChange(name=name, values=count, of=old.numel(), largest=largest)
 
 
-def zeros_added(name: str, before: Tensor | None, after: Tensor) -> TensorChange:
-    """A tensor that got rows of zeros, or is new and all zeros."""
-    count = after.numel() - (0 if before is None else before.numel())
-    shape = f"new, {tuple(after.shape)} zeros"
-    if before is not None:
-        shape = f"shape {tuple(before.shape)} became {tuple(after.shape)}: zeros were added"
-    return TensorChange(name=name, values=count, of=after.numel(), largest=0.0, shape=shape)
+def added_tensor(name: str, tensor: Tensor) -> TensorChange:
+    """A tensor of zeros that the file that was read does not have."""
+    shape = f"new, zeros of shape {tuple(tensor.shape)}"
+    return TensorChange(name=name, values=tensor.numel(), of=tensor.numel(), largest=0.0, shape=shape)
+
+
+def combined_tensors(given: Mapping[str, Tensor], used: Mapping[str, Tensor]) -> Iterator[TensorChange]:
+    """The tensors of a file that were combined before they became ours, such as a norm that is part of a head.
+
+    What only has another name or shape lies in the same memory.
+    """
+    starts = sorted(tensor.data_ptr() for tensor in used.values())
+    for name, tensor in given.items():
+        first = bisect_left(starts, tensor.data_ptr())
+        if first < len(starts) and starts[first] < tensor.data_ptr() + max(1, tensor.nbytes):
+            continue
+        if not any(name.endswith(other) and _same_values(tensor, each) for other, each in used.items()):
+            count, shape = tensor.numel(), "combined with others on reading"
+            yield TensorChange(name=name, values=count, of=count, largest=0.0, shape=shape)
+
+
+def _same_values(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(one.float().flatten(), other.float().flatten())

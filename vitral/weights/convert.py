@@ -31,11 +31,12 @@ from vitral.weights.certificate import (
     CertifiedFile,
     Difference,
     TensorChange,
+    added_tensor,
+    combined_tensors,
     output_difference,
     tensor_changes,
-    zeros_added,
 )
-from vitral.weights.formats.counterpart import zero_padded
+from vitral.weights.formats.counterpart import fitted_tensors
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.mapping import MappedLayout, WeightMap, read_map
 from vitral.weights.formats.registry import library_formats
@@ -158,9 +159,12 @@ def describe_origin(opened: OpenedModel, verify: bool) -> Origin:
     if opened.source is None:
         return Origin(opened.file, check)
     own = opened.loaded.model.state_dict()
-    changes = tensor_changes(opened.source.found.tensors, written_tensors(opened.source.rules(), own))
+    found = opened.source.found
+    given = {name: tensor for name, tensor in opened.source.ckpt.tensors.items() if name not in found.unused}
+    combined = combined_tensors(given, found.tensors)
+    changes = tensor_changes(found.tensors, written_tensors(opened.source.rules(), own))
     rules = opened.source.format.map.record() if isinstance(opened.source.format, MappedLayout) else ""
-    return Origin(opened.file, check, (), tuple(changes), tuple(opened.source.found.unused), rules)
+    return Origin(opened.file, check, (), (*combined, *changes), tuple(found.unused), rules)
 
 
 def write_model(source: LoadedModel, origin: Origin, out: Path, to: str) -> Certificate:
@@ -179,21 +183,40 @@ def write_model(source: LoadedModel, origin: Origin, out: Path, to: str) -> Cert
 
 
 def select_format(source: LoadedModel, library: str) -> Format:
-    """The format of a library that holds most of the model; WeightsError names the parts that none can."""
+    """The format of a library that holds the model best; WeightsError names the parts or the tensor that none can."""
     model, faults, differs = source.bundle.model, dict[Format, list[str]](), dict[Format, tuple[int, bool]]()
     for format in library_formats(library):
         nearest = format.nearest(model) if isinstance(model, Vit) else model
         faults[format] = list(format.unsupported(source.bundle.model_copy(update={"model": nearest})))
         differs[format] = len(config_changes(model, nearest)), isinstance(model, Vit) and not format.resamples_as(model)
-    format, fewest = min(faults.items(), key=lambda each: (len(each[1]), *differs[each[0]]))
-    if not fewest:
-        return format
+    best = sorted(faults, key=lambda each: (len(faults[each]), *differs[each]))
+    held = [format for format in best if not faults[format]]
+    if len(held) > 1:  # one may hold the settings, and need a tensor to be zero that is not
+        return next((format for format in held if holds_tensors(source, format)), held[0])
+    if held:
+        return held[0]
     raise WeightsError(
-        f"this model cannot be written as {format.name}: {'; '.join(fewest)}",
+        f"this model cannot be written as {best[0].name}: {'; '.join(faults[best[0]])}",
         code="weights.no_counterpart",
         where=library,
         hint="convert it to another library, or to a bundle: --to vitral",
     )
+
+
+def holds_tensors(source: LoadedModel, format: Format) -> bool:
+    """Whether a format that holds a model's settings holds its tensors too."""
+    model, own = source.bundle.model, source.model.state_dict()
+    assert isinstance(model, Vit)
+    nearest = format.nearest(model)
+    tensors = own if nearest == model else fitted_tensors(own, model, nearest)
+    try:
+        for _ in written_tensors(format.rules(nearest, tensors), tensors):
+            pass
+    except WeightsError as error:
+        if error.code != "weights.no_counterpart":
+            raise
+        return False
+    return True
 
 
 def _write_bundle(source: LoadedModel, draft: Path, origin: Origin, name: str) -> WrittenModel:
@@ -219,17 +242,14 @@ def fit_format(source: LoadedModel, format: Format) -> FittedModel:
     if (nearest := format.nearest(model)) == model:
         return FittedModel(source)
     own, fitted = source.model.state_dict(), nearest.build_empty()
-    tensors = zero_padded(own, fitted.state_dict())
+    tensors = fitted_tensors(own, model, nearest)
     fitted.load_weights(tensors)
     loaded = LoadedModel(fitted.eval(), bundle.model_copy(update={"model": nearest}))
     effect = largest_difference(source, loaded).describe()
     settings = ", ".join(config_changes(model, nearest))
-    added = [name for name, tensor in tensors.items() if name not in own or tensor.shape != own[name].shape]
-    return FittedModel(
-        loaded,
-        (f"{settings}, as {format.title} has it: {effect}",),
-        tuple(zeros_added(name, own.get(name), tensors[name]) for name in added),
-    )
+    new = [added_tensor(name, tensor) for name, tensor in tensors.items() if name not in own]
+    changes = (*tensor_changes(own, iter(tensors.items())), *new)
+    return FittedModel(loaded, (f"{settings}, as {format.title} has it: {effect}",), changes)
 
 
 def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenModel:

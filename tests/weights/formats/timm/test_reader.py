@@ -98,11 +98,11 @@ def test_the_notes_tell_what_images_need(tmp_path: Path) -> None:
     assert squashed.crop == Resize(filter="bilinear")
 
 
-def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:
+def test_registers_keep_rows_of_their_own(tmp_path: Path) -> None:
     folder, found = fixture("timm_registers_embedded", tmp_path / "a", notes=True)
-    tokens = load(folder).model.state_dict()["prefix.tokens"]
-    rows = found.weights["pos_embed"][0, 1:3]
-    assert torch.equal(tokens[1:], found.weights["reg_token"][0] + rows)
+    own = load(folder).model.state_dict()
+    assert torch.equal(own["prefix.tokens"][1:], found.weights["reg_token"][0])
+    assert torch.equal(own["position.table"], found.weights["pos_embed"])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from vitral.core.config import Size
 from vitral.models.attention import Attention
 from vitral.models.block import NoScale, PreNorm, ResidualPostNorm
 from vitral.models.mlp import MlpConfig
-from vitral.models.position import Combined, Learned1d, NoPosition, PositionConfig, Rope2d, RopeAxial, RopeMixed
+from vitral.models.position import Combined, NoPosition, PositionConfig, Rope2d, RopeAxial, RopeMixed
 from vitral.models.position.rotary import AxisOrder
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.formats.timm.arguments import (
@@ -19,7 +19,7 @@ from vitral.weights.formats.timm.arguments import (
     unsupported,
 )
 from vitral.weights.formats.timm.layout import Qkv, TensorLayout
-from vitral.weights.formats.timm.vit import RESAMPLING, TimmModel, stem_config
+from vitral.weights.formats.timm.vit import TimmModel, stem_config, table_config
 
 
 def eva_model(arguments: Arguments) -> TimmModel:
@@ -41,7 +41,7 @@ def eva_model(arguments: Arguments) -> TimmModel:
         depth=given.count("depth", 12),
         stem=stem_config(given, image, bias=not pre_norm),
         tokens=Tokens(cls=cls, registers=registers, norm=pre_norm, dropout=drop.tokens),
-        position=eva_position(given, bool(cls or registers)),
+        position=eva_position(given, cls, registers),
         block=ResidualPostNorm(scale=scale, **path) if post else PreNorm(scale=scale, **path),
         mixer=Attention(
             heads=heads,
@@ -96,9 +96,9 @@ def kv_heads(given: Arguments) -> tuple[int, ...]:
     return tuple(count or heads for count in each)
 
 
-def eva_position(given: Arguments, prefix: bool) -> PositionConfig:
-    rows = not given.flag("no_embed_class") and prefix
-    learned = Learned1d(cls=rows, resampling=RESAMPLING) if given.flag("use_abs_pos_emb", True) else None
+def eva_position(given: Arguments, cls: bool, registers: int) -> PositionConfig:
+    table = table_config(given, cls, registers)
+    learned = table if given.flag("use_abs_pos_emb", True) else None
     inside = rope_config(given)
     if learned and inside:
         return Combined(added=learned, inside=inside)

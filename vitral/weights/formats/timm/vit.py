@@ -57,7 +57,7 @@ def vit_model(arguments: Arguments) -> TimmModel:
         depth=given.count("depth", 12),
         stem=stem_config(given, image, bias=not pre_norm),
         tokens=Tokens(cls=cls, registers=registers, norm=pre_norm, dropout=drop.tokens),
-        position=vit_position(given, bool(cls or registers)),
+        position=vit_position(given, cls, registers),
         block=block,
         mixer=Attention(
             heads=given.count("num_heads", 12),
@@ -87,7 +87,8 @@ def distilled_model(arguments: Arguments) -> TimmModel:
     model, head = found.model, arguments.head()
     tokens = model.tokens.model_copy(update={"registers": 1})
     two = head if isinstance(head, NoHead) else DistilledHead(num_classes=arguments.count("num_classes", 1000))
-    changed = model.model_copy(update={"tokens": tokens, "pool": DistilledPool(), "head": two})
+    position = vit_position(arguments, cls=True, registers=1)
+    changed = model.model_copy(update={"tokens": tokens, "position": position, "pool": DistilledPool(), "head": two})
     return found._replace(model=Vit.model_validate(changed.model_dump()))
 
 
@@ -118,12 +119,17 @@ def check_embed_norm(given: Arguments, norm: Any) -> None:
         )
 
 
-def vit_position(given: Arguments, prefix: bool) -> PositionConfig:
+def vit_position(given: Arguments, cls: bool, registers: int) -> PositionConfig:
     given.only("pos_embed", "learn", "none", "")
-    rows = not given.flag("no_embed_class") and prefix
-    if given.text("pos_embed", "learn") != "learn":
-        return NoPosition()
-    return Learned1d(cls=rows, resampling=RESAMPLING)
+    table = table_config(given, cls, registers)
+    return table if given.text("pos_embed", "learn") == "learn" else NoPosition()
+
+
+def table_config(given: Arguments, cls: bool, registers: int) -> Learned1d:
+    """A table with rows for all tokens, or for the patches alone."""
+    rows = not given.flag("no_embed_class")
+    every = bool(rows and registers)
+    return Learned1d(cls=rows and bool(cls or registers), register_rows=every, resampling=RESAMPLING)
 
 
 def vit_mlp(given: Arguments, width: int, drop: Dropout) -> tuple[MlpConfig, TensorLayout]:

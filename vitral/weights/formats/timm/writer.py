@@ -114,6 +114,10 @@ def unlike(model: Vit, other: Vit) -> Iterator[tuple[str, Any, Any]]:
             continue
         if path.endswith("cls") and path.startswith("position.") and not (model.tokens.cls or model.tokens.registers):
             continue
+        if path.endswith("register_rows") and model.tokens.registers and not value:
+            continue  # rows of zeros
+        if path == "mixer.head_width" and same_heads(model, other):
+            continue
         if path == "head.kind" and averaged_head(model) and other.head.kind == "distilled":
             continue
         if path == "pool.heads" and same_pool_heads(model, other):
@@ -131,6 +135,12 @@ def describe_fault(path: str, ours: object, theirs: object) -> str:
 def averaged_head(model: Vit) -> bool:
     """Whether one head on both tokens stands for DeiT's two, as in older bundles."""
     return isinstance(model.pool, DistilledPool) and isinstance(model.head, LinearHead)
+
+
+def same_heads(model: Vit, other: Vit) -> bool:
+    """Whether the heads have the same width, by number or by name."""
+    mixers = [each.mixer for each in (model, other) if isinstance(each.mixer, Attention)]
+    return len(mixers) == 2 and len({each.head_width_for(model.width) for each in mixers}) == 1
 
 
 def same_pool_heads(model: Vit, other: Vit) -> bool:

@@ -1,0 +1,1 @@
+"""Round trips of weights between all formats."""
