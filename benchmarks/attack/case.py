@@ -1,0 +1,125 @@
+"""A case: files that are made, what a user would do with them, and what must come of it."""
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+from vitral.core.errors import VitralError
+
+CPU_SECONDS = 1.0  # that a hostile file may take
+MEGABYTES = 300  # that it may take beyond the baseline
+PATIENCE = 30  # seconds, after which a case is ended
+MEMORY = 8 << 30  # bytes of address space beyond the baseline: a bomb must not take the machine along
+CASES_A_CHILD = 40
+
+Expected = Literal["error", "works", "either"]  # "either": an error or an answer, but never a crash and never dear
+
+
+class Case(NamedTuple):
+    """`make` writes files into an empty folder and returns what `use` opens."""
+
+    family: str
+    name: str
+    make: Callable[[Path], Any]
+    use: Callable[[Any], object]
+    expected: Expected = "error"
+
+
+class Result(NamedTuple):
+    """What came of a case; `fault` is empty where the door held."""
+
+    family: str
+    name: str
+    fault: str
+    outcome: str  # the code of the error, or `answered`
+    seconds: float  # of CPU
+    megabytes: float  # beyond the baseline
+
+
+def run_case(case: Case) -> Result:
+    """Run one case in this process."""
+    with TemporaryDirectory(prefix="attack-") as folder:
+        made = case.make(Path(folder))
+        before, started = reset_peak(), time.process_time()
+        try:
+            case.use(made)
+        except VitralError as error:
+            outcome = error.code
+            fault = "internal error" if outcome.startswith("internal.") else ""
+            if case.expected == "works":
+                fault = f"refused: {error}"
+        except Exception as error:
+            outcome, fault = type(error).__name__, f"{type(error).__name__}: {error}"[:200]
+        else:
+            outcome, fault = "answered", "accepted" if case.expected == "error" else ""
+        seconds, megabytes = time.process_time() - started, peak() - before
+    if not fault and case.expected != "works":
+        fault = cost_fault(seconds, megabytes)
+    return Result(case.family, case.name, fault, outcome, round(seconds, 2), round(megabytes))
+
+
+def cost_fault(seconds: float, megabytes: float) -> str:
+    if seconds > CPU_SECONDS:
+        return f"{seconds:.1f} s of CPU"
+    return f"{megabytes:.0f} MB" if megabytes > MEGABYTES else ""
+
+
+def reset_peak() -> float:
+    """Reset the peak of this process's memory, and return what it has, in MB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
+def peak() -> float:
+    return memory("VmHWM")
+
+
+def memory(field: str) -> float:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def run_cases(cases: Iterable[Case]) -> Iterator[Result]:
+    """Run cases in children of this process, some dozens each; one that dies or hangs names its case."""
+    waiting = list(cases)
+    while waiting:
+        batch = waiting[:CASES_A_CHILD]
+        done = 0
+        for result in run_child(batch):
+            yield result
+            done += 1
+        if done < len(batch):  # the child died in the next one
+            dead = batch[done]
+            yield Result(dead.family, dead.name, "the process died or hung", "died", 0.0, 0.0)
+            done += 1
+        waiting = waiting[done:]
+
+
+def run_child(batch: list[Case]) -> Iterator[Result]:
+    """The results of a forked child, as it gives them."""
+    import json
+
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+        with os.fdopen(write, "w") as out, open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 1)
+            os.dup2(null.fileno(), 2)
+            for case in batch:
+                signal.alarm(PATIENCE)  # whose default action ends the process
+                out.write(json.dumps(run_case(case)) + "\n")
+                out.flush()
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        for line in answers:
+            yield Result(*json.loads(line))
+    os.waitpid(child, 0)
