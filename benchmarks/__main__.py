@@ -10,7 +10,9 @@ Needs the environment of `make bench`. Each of the other benchmarks is a module 
   token_merging     accuracy against images a second, of merged tokens and of int8
   zoo               every plain ViT of other libraries, opened by ours: right, refused or wrong
   round_trips       every format to every library and back: equal, named in the certificate, or refused
-  feature_extraction, explanation, data_doctor, loader_memory, map_faithfulness, transfer, kill_resume
+  attack            damaged and hostile files at every door, and killed runs: tried, held, failed
+  fuzz              coverage-guided fuzzing of what reads files
+  feature_extraction, explanation, data_doctor, loader_memory, map_faithfulness, transfer
 """
 
 import argparse
