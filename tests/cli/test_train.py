@@ -12,6 +12,8 @@ from vitral import cli
         (["--resume", "runs/a b"], "config.not_found", ("where: runs/a b",)),
         (["photos", "--resume", "runs/a b"], "config.conflict", ("where: --resume", "DATA", "--resume 'runs/a b'")),
         (["--resume", "runs/a", "--lr", "1", "--set", "x=1"], "config.conflict", ("where: --resume", "lr, x")),
+        (["--data", "photos"], "config.conflict", ("where: --data", "vitral train photos")),
+        (["--resume", "runs/a b", "--data", "photos"], "config.not_found", ("where: runs/a b",)),
         (["--resume", "runs/a b", "--tracker", "wandb"], "config.not_found", ("where: runs/a b",)),
         (["sample", "--tracker", "wandbb"], "config.unknown_name", ("where: --tracker", "wandbb")),
     ],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vitral")
 
+MOVED_HELP = "With --resume: the new path of data that was moved; its names and contents are compared."
 PICKLE_HELP = "Read weights from a .pt or .pth (weights only)."
 TIME_HELP = "Train for as many steps as fit into this time, counted from the start: 90s, 10m or 1h30m."
 AUTO_RESUME_HELP = "Start the run in --out, resume it there, or exit with 0 if it is finished: for jobs that restart."
@@ -41,8 +42,12 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     set_: options.Settings,
     data: options.Data = "",
     resume: Annotated[
-        str, option("RUN", "Resume a run. Of the other options, only --tracker can be given with it.", "a new run")
+        str,
+        option(
+            "RUN", "Resume a run. Of the other options, only --tracker and --data can be given with it.", "a new run"
+        ),
     ] = "",
+    moved: Annotated[str, option("PATH", MOVED_HELP, "where it was", None, "--data")] = "",
     recipe: options.Recipe = "",
     model: options.RunModel = "",
     weights: options.Weights = "",
@@ -92,20 +97,22 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     if auto_resume and not out:
         hint = "name the run folder: --out FOLDER --auto-resume"
         raise ConfigError("needs --out", code="config.missing_value", where="--auto-resume", hint=hint)
+    if moved and not (resume or auto_resume):
+        hint = f"vitral train {shlex.quote(moved)}"
+        raise ConfigError("is for --resume", code="config.conflict", where="--data", hint=hint)
     keep_freed_memory()
     if resume:
         others = {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit} | settings
         if given := [name for name, value in others.items() if value]:
-            message = (
-                f"can be combined only with --tracker, since a run continues as it started; got {', '.join(given)}"
-            )
+            allowed = "can be combined only with --tracker and --data, since a run continues as it started"
+            message = f"{allowed}; got {', '.join(given)}"
             hint = f"vitral train --resume {shlex.quote(resume)}"
             raise ConfigError(message, code="config.conflict", where="--resume", hint=hint)
-        show_run(resume_run(resume, tracker=tracker or ()))
+        show_run(resume_run(resume, data=moved or None, tracker=tracker or ()))
     elif auto_resume and is_finished(out):
         show_finished(out)
     elif auto_resume and is_run(out):
-        show_run(resume_run(out, tracker=tracker or ()))
+        show_run(resume_run(out, data=moved or None, tracker=tracker or ()))
     else:
         request = RunRequest(data, None, recipe, model, settings)
         if print_recipe:

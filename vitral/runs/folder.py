@@ -41,6 +41,7 @@ class RunFolder:
         self.best = path / "best"  # the bundle of the best validation
         self.last = path / "last"  # the bundle of the last step
         self.report = path / "report.html"
+        self.fingerprint = path / "fingerprint.json"  # the hash of the contents of the data, once it is known
         self.replay = path / "replay.json"  # the recipe with the steps that a time limit has planned
         self.done = path / "done.json"  # written last: training, bundles, evaluation and report are complete
 

@@ -21,7 +21,7 @@ from vitral.models.embed import Patches
 from vitral.models.registry import SIZES
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import ModelConfig, Recipe, TimeLimit
+from vitral.recipes.recipe import ModelConfig, Recipe, TimeLimit, read_recipe
 from vitral.recipes.registry import HUNDREDS
 from vitral.runs.build import RunParts, first_split
 from vitral.runs.folder import RunFolder, read_times, total_seconds
@@ -170,10 +170,23 @@ def trust_option(config: Config) -> str:
 
 def resume_command(folder: RunFolder, recipe: Recipe, trackers: Sequence[str]) -> str:
     """The command that resumes a run, with its trackers."""
-    options = "".join(f" --tracker {name}" for name in trackers)
+    options = "".join(f" --tracker {name}" for name in trackers) + _moved_data(folder, recipe)
     return (
         f"vitral train --resume {shlex.quote(str(folder.path))}{options}{trust_option(recipe) or _trust_data(recipe)}"
     )
+
+
+def _moved_data(folder: RunFolder, recipe: Recipe) -> str:
+    """` --data PATH` if the data of the run was moved after its start."""
+    if not folder.recipe.is_file():
+        return ""
+    started = read_recipe(folder.recipe.read_bytes()).data
+    moved = [
+        new
+        for old, new in ((started.path, recipe.data.path), (started.root, recipe.data.root))
+        if old != new and not new.startswith(OBJECT)
+    ]
+    return "".join(f" --data {shlex.quote(path)}" for path in moved)
 
 
 def _trust_data(recipe: Recipe) -> str:

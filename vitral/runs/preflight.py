@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.files import read_file
 from vitral.core.machine import cpu_count
 from vitral.core.storage import Lock, os_error_message, write_file_atomically
+from vitral.data.datasets.named import NAMED_DATASETS
+from vitral.data.datasets.source import SAMPLE
 from vitral.data.doctor.checks import ModelInput
 from vitral.data.doctor.diagnosis import Diagnosis, TrainingForecast, diagnose_all, diagnose_sample
 from vitral.data.doctor.report import format_example
@@ -175,12 +178,22 @@ def reopen_run(folder: RunFolder, request: RunRequest = RunRequest()) -> tuple[R
         raise ConfigError(
             "was changed after the run started", code="config.recipe_changed", where=folder.recipe, hint=hint
         )
+    recipe = with_moved_data(recipe, request)
     samples = open_samples(recipe, request)
     if samples.fingerprint() != record.fingerprint:
         message = "images, labels or file sizes have changed since the run started"
         hint = f"restore them as listed in {folder.split}, or start a new run"
         raise DataError(message, code="data.changed", where=samples.where, hint=hint)
     return recipe, samples
+
+
+def with_moved_data(recipe: Recipe, request: RunRequest) -> Recipe:
+    """The recipe with the new path of its data, if one is given: that of the files of a dataset known by name."""
+    if not isinstance(request.data, str | Path) or not str(request.data):
+        return recipe
+    path = os.path.abspath(Path(request.data).expanduser())
+    moved = {"root" if recipe.data.path in {*NAMED_DATASETS, SAMPLE} else "path": path}
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=moved)})
 
 
 def write_replay(folder: RunFolder, recipe: Recipe, changes: Sequence[PlanChange]) -> None:

@@ -13,6 +13,7 @@ from vitral.recipes.recipe import TimeLimit
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import estimate_costs
 from vitral.runs.build import RunParts, build_loader, first_split
+from vitral.runs.callbacks.contents import ContentRecorder
 from vitral.runs.callbacks.events import Evaluated, EventDispatcher, Logged, RunEvent, Saved, Started
 from vitral.runs.folder import RunFolder, TimeLog
 from vitral.runs.messages import describe_resume, describe_start, warn_few_steps
@@ -75,6 +76,7 @@ class Session:
         length = parts.recipe.length
         self.budget = TimeBudget(length.seconds, spent, self.every) if isinstance(length, TimeLimit) else None
         self.plan_log: PlanLog | None = None  # of the main process, with a time limit
+        self.contents = ContentRecorder(folder, parts.samples) if group.is_main else None
         self._save_seconds = 0.0  # of the first checkpoint
         self._unreported: int | None = None  # step of a checkpoint whose event was not sent yet
 
@@ -99,6 +101,8 @@ class Session:
             state = parse_state(document)
             self.step = restore_state(self.parts.state, self.parts.plan, tensors, state)
             self._restore_plan(state.changes)
+            if self.contents is not None:
+                self.contents.verify(state.content, resumed=True)
         else:
             self._restore_plan(())
             self._first_checkpoint()
@@ -205,6 +209,9 @@ class Session:
         checkpointing = Checkpointing(
             seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop, several
         )
+        if self.contents is not None:
+            self.contents.start()
+            callbacks.append(self.contents)
         callbacks += [checkpointing, SavedReporter(self)]
         complete, start = self.is_complete, self.step
         last = start if complete else MAX_STEPS if self.budget else parts.steps
@@ -259,7 +266,7 @@ class Session:
 
     def close(self) -> None:
         """Close the logs."""
-        for file in (self.metrics, self.times, self.plan_log):
+        for file in (self.metrics, self.times, self.plan_log, self.contents):
             if file is not None:
                 file.close()
 
@@ -269,7 +276,8 @@ class Session:
         if self.metrics is not None:
             self.metrics.flush()  # before the checkpoint: on resume, metrics are cut to its step
         changes = self.parts.step_plan.changes if self.budget is not None else ()
-        saved = saved_state(self.parts.state, self.parts.plan, step, changes).model_dump(mode="json")
+        content = self.contents.content if self.contents is not None else ""
+        saved = saved_state(self.parts.state, self.parts.plan, step, changes, content).model_dump(mode="json")
         self.writer.wait()
         self.report_saved()
         best = self.best.step if self.evaluations else None

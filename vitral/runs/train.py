@@ -189,7 +189,7 @@ def train_request(
 def resume(
     where: str | Path,
     *,
-    data: Dataset[Any] | None = None,
+    data: str | Path | Dataset[Any] | None = None,
     val: Dataset[Any] | None = None,
     trust: bool = False,
     callbacks: Sequence[RunCallback] = (),
@@ -197,7 +197,8 @@ def resume(
 ) -> Run:
     """Continue a run that was stopped or killed; it ends in the same bits as if it had never stopped.
 
-    A run that was trained on a Dataset object needs it again. Callbacks and trackers are those that are given here.
+    A run that was trained on a Dataset object needs it again. Data that was moved is given by its new path, and must
+    have the same names and contents. Callbacks and trackers are those that are given here.
     """
     events = EventDispatcher(callbacks, open_trackers(tracker))
     began = time.monotonic()
@@ -282,6 +283,8 @@ def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
     if evaluation is not None:
         artifacts.update_card(folder.best, best, evaluation)
     artifacts.write_report(step, "done", best, evaluation)
+    if session.contents is not None:
+        session.contents.finish()
     if group.is_main:
         write_replay(folder, artifacts.parts.recipe, artifacts.parts.step_plan.changes)
         mark_finished(folder, step)

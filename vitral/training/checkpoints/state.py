@@ -38,6 +38,7 @@ class SavedState(Config):
     position: SamplerState
     averaged: int  # steps in the average
     precision: dict[str, float]  # of the gradient scaler, if one is used
+    content: str = ""  # hash of the data; empty while it is not known yet
     changes: tuple[PlanChange, ...] = ()  # of the plan of a run with a time limit, so far
 
 
@@ -56,13 +57,14 @@ def state_tensors(learning: TrainingState) -> Tensors:
 
 
 def saved_state(
-    learning: TrainingState, plan: SamplingPlan, step: int, changes: Sequence[PlanChange] = ()
+    learning: TrainingState, plan: SamplingPlan, step: int, changes: Sequence[PlanChange] = (), content: str = ""
 ) -> SavedState:
     """The JSON state after `step` steps."""
     return SavedState(
         position=plan.state(step),
         averaged=learning.average.count,
         precision=learning.precision.state(),
+        content=content,
         changes=tuple(changes),
     )
 

@@ -1,0 +1,85 @@
+"""Hashes of files, and when they are computed again."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import ROOT
+from vitral.data import hash_files as hashing
+from vitral.data.hash_files import HashCache, hash_file, hash_files
+
+
+def truth(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[HashCache]:
+    found = HashCache(tmp_path / "cache/hashes.sqlite")
+    yield found
+    found.close()
+
+
+def old_file(path: Path, content: bytes) -> bytes:
+    """A file that is old enough for the cache."""
+    path.write_bytes(content)
+    return os.fsencode(path)
+
+
+def test_a_file_is_hashed_again_only_after_a_change(
+    tmp_path: Path, cache: HashCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "SETTLED_SECONDS", -1.0)
+    first, second = tmp_path / "first", tmp_path / "second"
+    paths = [old_file(first, b"one" * 1000), old_file(second, b"two" * 1000)]
+    assert list(hash_files(paths, cache)) == [truth(first), truth(second)]
+    opened: list[object] = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *words: opened.append(words) or digest(*words))
+    assert list(hash_files(paths, cache)) == [truth(first), truth(second)]
+    assert not opened
+    first.rename(tmp_path / "swap")
+    second.rename(first)
+    (tmp_path / "swap").rename(second)
+    assert list(hash_files(paths, cache)) == [truth(first), truth(second)]
+    assert len(opened) == 2
+    times = first.stat()
+    with first.open("r+b") as file:
+        file.write(b"X")
+    os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))  # the time of change cannot be set
+    assert hash_file(paths[0], cache) == truth(first)
+
+
+def test_a_file_that_was_just_written_is_not_cached(tmp_path: Path, cache: HashCache) -> None:
+    path = old_file(tmp_path / "new", b"one")
+    hash_file(path, cache)
+    assert cache.find(path, hashing.file_state(os.stat(path))) == ""
+
+
+def test_what_cannot_be_read_has_no_hash_and_a_broken_cache_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "hashes.sqlite").write_bytes(b"no database" * 1000)
+    os.mkfifo(tmp_path / "pipe")
+    good = old_file(tmp_path / "good", b"one")
+    broken = HashCache(tmp_path / "hashes.sqlite")
+    found = list(hash_files([good, os.fsencode(tmp_path / "gone"), os.fsencode(tmp_path / "pipe")], broken))
+    broken.close()
+    assert found == [truth(tmp_path / "good"), "", ""]
+
+
+def test_the_process_hashes_what_stdin_names_and_ends_with_its_parent(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(3)]
+    for path in paths:
+        path.write_bytes(path.name.encode() * 5000)
+    line = [sys.executable, "-m", "vitral.data.hash_files", str(tmp_path / "hashes.sqlite")]
+    started = time.monotonic()
+    done = subprocess.run(
+        line, input=b"".join(os.fsencode(path) + b"\0" for path in paths), capture_output=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.decode().split() == [truth(path) for path in paths]
+    assert time.monotonic() - started < 10
