@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vitral")
 
+RESUME_HELP = "Resume a run. Of the other options, only --tracker and --data can be given with it."
 MOVED_HELP = "With --resume: the new path of data that was moved; its names and contents are compared."
 PICKLE_HELP = "Read weights from a .pt or .pth (weights only)."
 TIME_HELP = "Train for as many steps as fit into this time, counted from the start: 90s, 10m or 1h30m."
@@ -41,12 +42,7 @@ PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train
 def train(  # noqa: PLR0913, PLR0917, one parameter per option
     set_: options.Settings,
     data: options.Data = "",
-    resume: Annotated[
-        str,
-        option(
-            "RUN", "Resume a run. Of the other options, only --tracker and --data can be given with it.", "a new run"
-        ),
-    ] = "",
+    resume: Annotated[str, option("RUN", RESUME_HELP, "a new run")] = "",
     moved: Annotated[str, option("PATH", MOVED_HELP, "where it was", None, "--data")] = "",
     recipe: options.Recipe = "",
     model: options.RunModel = "",

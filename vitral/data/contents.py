@@ -69,7 +69,7 @@ class ContentHash:
         """Begin to hash the files."""
         if self.files is None or self._is_small:
             return
-        self._paths, self._hashes = TemporaryFile(), TemporaryFile()
+        self._paths, self._hashes = TemporaryFile(), TemporaryFile()  # noqa: SIM115, closed by `close`
         self._paths.write(b"".join(os.fsencode(path) + b"\0" for path in self._absolute))
         self._paths.seek(0)
         line = [sys.executable, "-P", "-m", "vitral.data.hash_files", str(self._cache)]
