@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,12 @@ def test_a_file_is_hashed_again_only_after_a_change(
     assert list(hash_files(paths, cache)) == [truth(first), truth(second)]
     opened: list[object] = []
     digest = hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", lambda *words: opened.append(words) or digest(*words))
+
+    def counting(file: Any, kind: Any) -> Any:
+        opened.append(file)
+        return digest(file, kind)
+
+    monkeypatch.setattr(hashlib, "file_digest", counting)
     assert list(hash_files(paths, cache)) == [truth(first), truth(second)]
     assert not opened
     first.rename(tmp_path / "swap")

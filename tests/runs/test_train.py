@@ -27,7 +27,7 @@ from vitral.runs.train import resume, train
 from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, open_checkpoint
 from vitral.training.loop import Diverged
 from vitral.weights import load as weights_load
-from vitral.weights.bundle import read_bundle
+from vitral.weights.bundle import open_bundle, read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
 RUNS: dict[str, tuple[str, ...]] = {"plain": (), "compiled": ("compile=true",)}
@@ -192,9 +192,9 @@ def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pyte
 
     def counting(folder: Path) -> object:
         opened.append(folder)
-        return read_bundle(folder)
+        return open_bundle(folder)
 
-    monkeypatch.setattr(weights_load, "read_bundle", counting)
+    monkeypatch.setattr(weights_load, "open_bundle", counting)
     settings = [setting for setting in SETTINGS if setting != "epochs=3"]
     weights = f"weights={home / 'first'}"
     train(
