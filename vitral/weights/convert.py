@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from vitral.core.config import Size
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.files import read_file
 from vitral.core.manifest import CARD, add_to_manifest, own_files
 from vitral.core.storage import STORAGE, new_folder
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.position import Learned1d, Learned2d
 from vitral.models.registry import SizeLike
@@ -57,6 +59,8 @@ from vitral.weights.verify import (
 
 log = logging.getLogger("vitral")
 OURS, BUNDLE = "vitral", "a bundle of vitral"
+ROUNDED = {"even": "to the even number", "down": "down"}
+SIZES = [Size(31 + 13 * number % 97, 29 + 31 * number % 101) for number in range(40)]  # that crops are compared on
 REPORT_BUG = "report this as a bug; nothing was written"
 NO_CHECK = LibraryCheck(f"{NOT_RUN}the model was made here", None)
 
@@ -346,16 +350,29 @@ def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:
     """What the files cannot record, a sentence each."""
     if before.classes != after.classes:
         yield f"not in the files: the names of the {len(before.classes):,} classes"
-    if _comparable(before.preprocessing) != _comparable(after.preprocessing):
-        preprocessing, normalize = before.preprocessing, before.preprocessing.normalize
-        mean, std = (", ".join(map("{:g}".format, each)) for each in (normalize.mean, normalize.std))
-        fields = f"{preprocessing.image_size}, crop {preprocessing.crop.kind}, mean {mean}, std {std}"
-        yield f"not in the files: the preprocessing ({fields})"
+    if lost := missing_preprocessing(_comparable(before.preprocessing), _comparable(after.preprocessing)):
+        yield f"not in the files: {lost}"
     for lost in config_changes(before.model, after.model, training=True):
         yield f"not in the files: {lost}"
     own, theirs = (resampling_of(bundle) for bundle in (before, after))
     if own != theirs:
         yield f"not in the files: positions for images of other sizes are resampled as {own}; read back, as {theirs}"
+
+
+def missing_preprocessing(before: Preprocessing, after: Preprocessing) -> str:
+    """In what the pixels differ, if they do; a center crop may be a pixel off, for some sizes of images."""
+    plans = [(before.crop.plan(size, before.image_size), after.crop.plan(size, after.image_size)) for size in SIZES]
+    off = sum(one != other for one, other in plans)
+    one, other = before.crop, after.crop
+    if before.model_copy(update={"crop": other}) == after and not off:
+        return ""
+    if isinstance(one, CenterCrop) and isinstance(other, CenterCrop):
+        rounded = one.model_copy(update={"rounding": other.rounding})
+        if before.model_copy(update={"crop": rounded}) == after:
+            how = f"half of an odd margin of the center crop is rounded {ROUNDED[one.rounding]}"
+            return f"{how}; read back, {ROUNDED[other.rounding]}: a pixel off for {off} of {len(SIZES)} image sizes"
+    mean, std = (", ".join(map("{:g}".format, each)) for each in (before.normalize.mean, before.normalize.std))
+    return f"the preprocessing ({before.image_size}, crop {one.kind}, mean {mean}, std {std})"
 
 
 def resampling_of(bundle: Bundle) -> str:
