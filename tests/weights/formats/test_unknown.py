@@ -29,7 +29,7 @@ FOUND = {
     "wav2vec2": "wav2vec", "sam": "SAM", "swin_hf": "Swin", "convnext_hf": "ConvNeXt", "resnet_hf": "ResNet",
     "segformer": "SegFormer", "videomae": "videos", "clip_text": "text tower", "vilt": "ViLT", "cvt": "CvT",
     "mamba": "Mamba", "lora": "LoRA", "diffusion": "diffusion", "unet": "diffusion", "optimizer": "optimizer",
-    "yolo": "YOLO", "faster_rcnn": "detector", "llava": "vision-language",
+    "yolo": "YOLO", "faster_rcnn": "detector", "llava": "images and text",
 }  # fmt: skip
 BLAME = ("whole file", "not whole", "incomplete", "truncated", "damaged", "give a file of such a model")
 KNOWN = sorted(path for path in FOLDER.rglob("*.safetensors") if "before" not in path.parts)

@@ -9,7 +9,7 @@ from vitral.core.config import override
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.models.vit import Vit
 from vitral.weights.formats.counterpart import setting_value
-from vitral.weights.formats.foreign import ARCHITECTURES, TEXT, identify
+from vitral.weights.formats.foreign import ARCHITECTURES, OTHERS, identify
 from vitral.weights.formats.format import Checkpoint, Format, infer_sizes
 from vitral.weights.formats.rules import TABLE, number_pattern, written_tensors
 
@@ -43,7 +43,7 @@ class NearestLayout(NamedTuple):
 
 def unknown_format(ckpt: Checkpoint, formats: Iterable[Format]) -> WeightsError:
     """The error for a file that none of the formats reads."""
-    found, near, names = identify(ckpt.tensors, (*ARCHITECTURES, *TEXT)), nearest_layout(ckpt, formats), ckpt.tensors
+    found, near, names = identify(ckpt.tensors, (*ARCHITECTURES, *OTHERS)), nearest_layout(ckpt, formats), ckpt.tensors
     some = f"it has {len(names)} tensors, such as {', '.join(sorted(names)[:SHOWN])}" if names else "it has no tensors"
     fields = [f"{name} {ckpt.config[name]!r}" for name in ("model_type", "architecture") if name in ckpt.config]
     kind = f" ({', '.join(fields)} in config.json)" if fields else ""
