@@ -35,7 +35,8 @@ from vitral.weights.formats.format import (
     assumed_preprocessing,
     count_layers,
 )
-from vitral.weights.formats.rules import TABLE, TOKENS, Names, layer_names
+from vitral.weights.formats.rules import TABLE, TIMM_LAYER, TOKENS, Names
+from vitral.weights.formats.timm.reader import DINOV2
 from vitral.weights.formats.timm.writer import oracle_arguments
 from vitral.weights.oracles.oracle import OracleRequest
 
@@ -50,7 +51,6 @@ TIMM_ONLY = {
     "pre_logits.fc.weight",
     "blocks.0.attn.q_norm.weight",
 }
-DINOV2 = {"mask_token", "register_tokens", "blocks.0.mlp.w12.weight"}
 GATED = "blocks.0.mlp.w3.weight"
 CONVOLUTIONS = "patch_embed.proj.0.weight"
 DECODER = "decoder_pred.weight"
@@ -80,19 +80,7 @@ class Backbone(Format):
         "stem.project": STEM,
         TOKENS: ("cls_token", "register_tokens"),
         TABLE: "pos_embed",
-        **layer_names(
-            "blocks.*.",
-            {
-                "mixer_norm": "norm1",
-                "mixer.heads.qkv": "attn.qkv",
-                "mixer.project": "attn.proj",
-                "mixer_branch.scale.factor": "ls1.gamma",
-                "mlp_norm": "norm2",
-                "mlp.expand": "mlp.fc1",
-                "mlp.contract": "mlp.fc2",
-                "mlp_branch.scale.factor": "ls2.gamma",
-            },
-        ),
+        **TIMM_LAYER,
         "norm": "norm",
         "pool.norm": "fc_norm",
         "head.linear": "head",

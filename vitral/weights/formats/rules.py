@@ -88,6 +88,22 @@ def layer_names(layer: str, parts: Names) -> dict[str, str | tuple[str, ...]]:
     }
 
 
+# The names in a layer of timm, which facebook's repositories and others share.
+TIMM_LAYER: Names = layer_names(
+    "blocks.*.",
+    {
+        "mixer_norm": "norm1",
+        "mixer.heads.qkv": "attn.qkv",
+        "mixer.project": "attn.proj",
+        "mixer_branch.scale.factor": "ls1.gamma",
+        "mlp_norm": "norm2",
+        "mlp.expand": "mlp.fc1",
+        "mlp.contract": "mlp.fc2",
+        "mlp_branch.scale.factor": "ls2.gamma",
+    },
+)
+
+
 def match_names(own: Iterable[str], names: Names) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Our tensors that the table names, directly or by their module, each with theirs."""
     for name in own:

@@ -30,7 +30,7 @@ from vitral.weights.formats.huggingface.family import (
     TowerTensors,
 )
 from vitral.weights.formats.huggingface.vit import ATTENTION, FIRST, LAYER, STEM
-from vitral.weights.formats.rules import TABLE, TOKENS, Names, layer_names
+from vitral.weights.formats.rules import TABLE, TIMM_LAYER, TOKENS, Names, layer_names
 
 REGISTERS = "embeddings.register_tokens"
 NORMS_AND_SCALES = {
@@ -263,19 +263,8 @@ class HfTipsv2(HfDinov2):
         "stem.project": "patch_embed.proj",
         TOKENS: ("cls_token", "register_tokens"),
         TABLE: "pos_embed",
-        **layer_names(
-            "blocks.*.",
-            {
-                "mixer_norm": "norm1",
-                "mixer.heads.qkv": "attn.qkv",
-                "mixer.project": "attn.proj",
-                "mixer_branch.scale.factor": "ls1.gamma",
-                "mlp_norm": "norm2",
-                "mlp.expand": "mlp.c_fc",
-                "mlp.contract": "mlp.c_proj",
-                "mlp_branch.scale.factor": "ls2.gamma",
-            },
-        ),
+        **TIMM_LAYER,
+        **layer_names("blocks.*.", {"mlp.expand": "mlp.c_fc", "mlp.contract": "mlp.c_proj"}),
         "norm": "norm",
     }
     gated_names: ClassVar[Names] = layer_names("blocks.*.", {"mlp.expand": "mlp.w12", "mlp.contract": "mlp.w3"})

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, format_choices
 from vitral.models.activation import ActivationName
+from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, ScaleConfig
 from vitral.models.head import HeadConfig, LinearHead, NoHead
 from vitral.models.mlp import Mlp, MlpConfig, SwiGlu
@@ -135,6 +136,32 @@ class Arguments:
     def dropout(self) -> "Dropout":
         fields = ("pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
         return Dropout(*(self.number(name, 0.0) for name in fields))
+
+    def common(self, image: Size) -> dict[str, Any]:
+        """The settings of a model that all classes take by the same names."""
+        norm, eps = self.norm()
+        return {
+            "image_size": image,
+            "channels": self.count("in_chans", 3),
+            "width": self.count("embed_dim", 768),
+            "depth": self.count("depth", 12),
+            "head": self.head(),
+            "norm": norm,
+            "eps": eps,
+        }
+
+    def attention(self, output_norm: str = "", qk_norm: bool = True, project_bias: bool = False) -> Attention:
+        """The mixer: the name of the flag for its output's norm, and which flags the class has."""
+        drop = self.dropout()
+        return Attention(
+            heads=self.count("num_heads", 12),
+            qkv_bias=self.flag("qkv_bias", True),
+            qk_norm=qk_norm and self.flag("qk_norm"),
+            output_norm=bool(output_norm) and self.flag(output_norm),
+            project_bias=not project_bias or self.flag("proj_bias", True),
+            attention_dropout=drop.attention,
+            dropout=drop.layers,
+        )
 
     def head(self) -> HeadConfig:
         classes = self.count("num_classes", 1000)

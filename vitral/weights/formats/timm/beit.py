@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from vitral.models.attention import Attention
 from vitral.models.block import NoScale, PreNorm, ResidualPostNorm
 from vitral.models.position import Combined, Learned1d, NoPosition, PositionConfig, RelativeBias, RelativeMlp
 from vitral.models.vit import Tokens, Vit
@@ -23,31 +22,20 @@ RELATIVE_HIDDEN = 128  # of the MLP that gives the biases
 def beit_model(arguments: Arguments) -> TimmModel:
     """Beit."""
     given, width = arguments, arguments.count("embed_dim", 768)
-    (norm, eps), drop, image = given.norm(), given.dropout(), given.size("img_size", 224)
+    drop, image = given.dropout(), given.size("img_size", 224)
     hidden, gated = int(width * given.number("mlp_ratio", 4.0)), given.flag("swiglu_mlp")
     make, activation = (gated_config, "silu") if gated else (mlp_config, "gelu")
     mlp = make(hidden, width, norm=given.flag("scale_mlp"), dropout=drop.layers, activation=activation)
     name = given.text("global_pool", "avg")
     model = Vit(
-        image_size=image,
-        channels=given.count("in_chans", 3),
-        width=width,
-        depth=given.count("depth", 12),
+        **given.common(image),
         stem=stem_config(given, image, bias=True),
         tokens=Tokens(dropout=drop.tokens),
         position=beit_position(given),
         block=PreNorm(scale=given.layer_scale(), drop_path_rate=drop.path),
-        mixer=Attention(
-            heads=given.count("num_heads", 12),
-            qkv_bias=given.flag("qkv_bias", True),
-            attention_dropout=drop.attention,
-            dropout=drop.layers,
-        ),
+        mixer=given.attention(qk_norm=False),
         mlp=mlp,
         pool=pool_config(PoolArguments(name, before=name != "avg", after=name == "avg"), True, mlp),
-        head=given.head(),
-        norm=norm,
-        eps=eps,
     )
     layout = TensorLayout(
         qkv="fused_without_k_bias", scale="gamma", gated="split", relative="attn", shared_relative="rel_pos_bias"
@@ -70,7 +58,7 @@ def beit_position(given: Arguments) -> PositionConfig:
 def relpos_model(arguments: Arguments) -> TimmModel:
     """VisionTransformerRelPos."""
     given, width = arguments, arguments.count("embed_dim", 768)
-    (norm, eps), drop, image = given.norm(), given.dropout(), given.size("img_size", 224)
+    drop, image = given.dropout(), given.size("img_size", 224)
     hidden, cls = int(width * given.number("mlp_ratio", 4.0)), given.flag("class_token")
     block = given.value("block_fn", None) or "RelPosBlock"
     path: dict[str, Any] = {"drop_path_rate": drop.path}
@@ -81,26 +69,14 @@ def relpos_model(arguments: Arguments) -> TimmModel:
     after = given.flag("fc_norm")
     pool = PoolArguments(given.text("global_pool", "avg"), before=not after, after=after)
     model = Vit(
-        image_size=image,
-        channels=given.count("in_chans", 3),
-        width=width,
-        depth=given.count("depth", 12),
+        **given.common(image),
         stem=stem_config(given, image, bias=True),
         tokens=Tokens(cls=cls),
         position=relative_position(given),
         block=PreNorm(scale=scale, **path) if block == "RelPosBlock" else ResidualPostNorm(scale=NoScale(), **path),
-        mixer=Attention(
-            heads=given.count("num_heads", 12),
-            qkv_bias=given.flag("qkv_bias", True),
-            qk_norm=given.flag("qk_norm"),
-            attention_dropout=drop.attention,
-            dropout=drop.layers,
-        ),
+        mixer=given.attention(),
         mlp=mlp,
         pool=pool_config(pool, cls, mlp),
-        head=given.head(),
-        norm=norm,
-        eps=eps,
     )
     return TimmModel(model, TensorLayout(), given.finish())
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from vitral.core.config import Size
-from vitral.models.attention import Attention
 from vitral.models.block import NoScale, PreNorm, ResidualPostNorm
 from vitral.models.mlp import MlpConfig
 from vitral.models.position import Combined, NoPosition, PositionConfig, Rope2d, RopeAxial, RopeMixed
@@ -25,37 +24,23 @@ from vitral.weights.formats.timm.vit import TimmModel, stem_config, table_config
 def eva_model(arguments: Arguments) -> TimmModel:
     """Eva."""
     given, width = arguments, arguments.count("embed_dim", 768)
-    norm, eps = given.norm()
     drop, pre_norm = given.dropout(), given.flag("use_pre_transformer_norm")
     cls, registers = given.flag("class_token", True), given.count("num_reg_tokens", 0)
-    image, heads = given.size("img_size", 224), given.count("num_heads", 12)
+    image = given.size("img_size", 224)
     post = given.flag("use_post_norm")
     mlp, layout = eva_mlp(given, width, drop, post)
     scale = NoScale() if post else given.layer_scale(zero_is_none=False)
     given.value("init_values", None)
     path: dict[str, Any] = {"drop_path_rate": drop.path}
     model = Vit(
-        image_size=image,
-        channels=given.count("in_chans", 3),
-        width=width,
-        depth=given.count("depth", 12),
+        **given.common(image),
         stem=stem_config(given, image, bias=not pre_norm),
         tokens=Tokens(cls=cls, registers=registers, norm=pre_norm, dropout=drop.tokens),
         position=eva_position(given, cls, registers),
         block=ResidualPostNorm(scale=scale, **path) if post else PreNorm(scale=scale, **path),
-        mixer=Attention(
-            heads=heads,
-            qkv_bias=given.flag("qkv_bias", True),
-            qk_norm=given.flag("qk_norm"),
-            output_norm=given.flag("scale_attn_inner"),
-            attention_dropout=drop.attention,
-            dropout=drop.layers,
-        ),
+        mixer=given.attention("scale_attn_inner"),
         mlp=mlp,
         pool=pool_config(eva_pool(given), cls, mlp),
-        head=given.head(),
-        norm=norm,
-        eps=eps,
     )
     return TimmModel(model, layout, given.finish())
 

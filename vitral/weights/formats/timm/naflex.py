@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from vitral.core.config import Size
-from vitral.models.attention import Attention
 from vitral.models.position import Learned1d, NoPosition, PositionConfig, Resampling
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.formats.timm.arguments import Arguments, PoolArguments, pool_config, unsupported
@@ -25,7 +24,6 @@ def naflex_model(arguments: Arguments) -> TimmModel:
     given.used |= {*ONLY_BATCHES, "img_size", "qkv_fused"}
     given.only("embed_proj_type", "linear")
     given.only("patchify_channels_last", True)
-    norm, eps = given.norm()
     check_embed_norm(given, given.given.get("norm_layer"))
     drop, pre_norm, cls = given.dropout(), given.flag("pre_norm"), given.flag("class_token")
     grid, patch = given.size("pos_embed_grid_size", GRID), given.size("patch_size", 16)
@@ -42,28 +40,14 @@ def naflex_model(arguments: Arguments) -> TimmModel:
         mlp_ratio=float(ratio or 0),
     )
     model = Vit(
-        image_size=image,
-        channels=given.count("in_chans", 3),
-        width=width,
-        depth=given.count("depth", 12),
+        **given.common(image),
         stem=stem_config(given, image, bias=not pre_norm),
         tokens=Tokens(cls=cls, registers=given.count("reg_tokens", 0), norm=pre_norm, dropout=drop.tokens),
         position=naflex_position(given),
         block=vit_block(given, drop),
-        mixer=Attention(
-            heads=given.count("num_heads", 12),
-            qkv_bias=given.flag("qkv_bias", True),
-            qk_norm=given.flag("qk_norm"),
-            output_norm=given.flag("scale_attn_inner_norm"),
-            project_bias=given.flag("proj_bias", True),
-            attention_dropout=drop.attention,
-            dropout=drop.layers,
-        ),
+        mixer=given.attention("scale_attn_inner_norm", project_bias=True),
         mlp=mlp,
         pool=pool_config(pool, cls, mlp),
-        head=given.head(),
-        norm=norm,
-        eps=eps,
     )
     return TimmModel(model, replace(layout, naflex=True), given.finish())
 

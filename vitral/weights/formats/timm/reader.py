@@ -11,7 +11,7 @@ from vitral.models.head import NoHead
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import CONFIG, Checkpoint, DetectedModel, Format, OracleFiles, json_file
-from vitral.weights.formats.rules import TABLE, Names, Rule, Weights, layer_names
+from vitral.weights.formats.rules import TABLE, TIMM_LAYER, Names, Rule, Weights, layer_names
 from vitral.weights.formats.timm.architectures import Architecture, architectures, find_architecture
 from vitral.weights.formats.timm.candidates import choose, matching
 from vitral.weights.formats.timm.hub import HubConfig, check_arguments, input_size, parse_config, parse_preprocessing
@@ -31,21 +31,8 @@ DINOV2 = {"mask_token", "register_tokens", "blocks.0.mlp.w12.weight"}  # only in
 SHARED: Names = {
     "stem.project": "patch_embed.proj",
     TABLE: "pos_embed",
-    **layer_names(
-        "blocks.*.",
-        {
-            "mixer_norm": "norm1",
-            "mixer.heads.qkv": "attn.qkv",
-            "mixer.heads.q_norm": "attn.q_norm",
-            "mixer.heads.k_norm": "attn.k_norm",
-            "mixer.project": "attn.proj",
-            "mixer_branch.scale.factor": "ls1.gamma",
-            "mlp_norm": "norm2",
-            "mlp.expand": "mlp.fc1",
-            "mlp.contract": "mlp.fc2",
-            "mlp_branch.scale.factor": "ls2.gamma",
-        },
-    ),
+    **TIMM_LAYER,
+    **layer_names("blocks.*.", {"mixer.heads.q_norm": "attn.q_norm", "mixer.heads.k_norm": "attn.k_norm"}),
     "norm": "norm",
 }
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from vitral.core.config import Size
-from vitral.models.attention import Attention
 from vitral.models.block import BlockConfig, MultiBranch, NoScale, Parallel, PreNorm, ResidualPostNorm
 from vitral.models.embed import Hybrid, Patches, StemConfig
 from vitral.models.head import DistilledHead, NoHead
@@ -38,7 +37,6 @@ class TimmModel(NamedTuple):
 def vit_model(arguments: Arguments) -> TimmModel:
     """VisionTransformer."""
     given, width = arguments, arguments.count("embed_dim", 768)
-    norm, eps = given.norm()
     drop, pre_norm = given.dropout(), given.flag("pre_norm")
     cls, registers = given.flag("class_token", True), given.count("reg_tokens", 0)
     image = given.size("img_size", 224)
@@ -51,28 +49,14 @@ def vit_model(arguments: Arguments) -> TimmModel:
         layout = TensorLayout(contract_bias=mlp.bias)
         mlp = mlp.model_copy(update={"bias": True})
     model = Vit(
-        image_size=image,
-        channels=given.count("in_chans", 3),
-        width=width,
-        depth=given.count("depth", 12),
+        **given.common(image),
         stem=stem_config(given, image, bias=not pre_norm),
         tokens=Tokens(cls=cls, registers=registers, norm=pre_norm, dropout=drop.tokens),
         position=vit_position(given, cls, registers),
         block=block,
-        mixer=Attention(
-            heads=given.count("num_heads", 12),
-            qkv_bias=given.flag("qkv_bias", True),
-            qk_norm=given.flag("qk_norm"),
-            output_norm=given.flag("scale_attn_norm"),
-            project_bias=given.flag("proj_bias", True),
-            attention_dropout=drop.attention,
-            dropout=drop.layers,
-        ),
+        mixer=given.attention("scale_attn_norm", project_bias=True),
         mlp=mlp,
         pool=pool_config(pool, cls, mlp),
-        head=given.head(),
-        norm=norm,
-        eps=eps,
     )
     return TimmModel(model, layout, given.finish())
 
