@@ -120,3 +120,11 @@ def test_a_file_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_folder_in_its_place_is_refused_by_name(tmp_path: Path) -> None:
     with raises("weights.unreadable", tmp_path):
         read_safetensors(tmp_path, "")
+
+
+def test_a_header_that_takes_long_to_parse_is_refused(tmp_path: Path) -> None:
+    header = b"{" + b" " * (5 * 2**20) + b"}"
+    (tmp_path / "long.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    for read in (tensor_names, lambda path: read_safetensors(path, "")):
+        with raises("weights.too_large", "long.safetensors"):
+            read(tmp_path / "long.safetensors")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.serialization import safe_globals
 
 from vitral.core.errors import WeightsError
-from vitral.core.files import check_file
+from vitral.core.files import check_file, open_file
 from vitral.core.storage import weights_read_error, wrap_read_errors
 from vitral.weights.containers import StateDict, select_state_dict
 
@@ -36,6 +36,7 @@ PLAIN_RECORDS: list[Any] = [
     (NUMPY_SCALAR, "numpy._core.multiarray.scalar"),
     (NUMPY_SCALAR, "numpy.core.multiarray.scalar"),
 ]
+MAX_HEADER = 4 * 2**20  # bytes of the header of a safetensors file
 NO_METADATA: Mapping[str, str] = {}
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -72,7 +73,7 @@ def safetensors_chunks(tensors: Mapping[str, Tensor], notes: Mapping[str, str] =
 def tensor_names(path: Path) -> list[str]:
     """The names of the tensors in a safetensors file, without reading them."""
     try:
-        check_file(path)
+        _check_header(path)
         with safe_open(path, framework="pt") as file:
             return list(file.keys())
     except (SafetensorError, OSError) as error:
@@ -85,10 +86,19 @@ def read_safetensors(path: Path, hint: str) -> dict[str, Tensor]:
     The hint says what to do if the file is damaged.
     """
     try:
-        check_file(path)
+        _check_header(path)
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise _unreadable(error, path, hint) from None
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a header that takes long to parse: that of a model of 10,000 tensors has a megabyte."""
+    with open_file(path) as file:
+        size, left = int.from_bytes(file.read(8), "little"), check_file(path) - 8
+    if MAX_HEADER < size <= left:  # if there is less, it is damaged
+        message = f"a header of {size:,} bytes, the limit is {MAX_HEADER:,}"
+        raise WeightsError(message, code="weights.too_large", where=path, hint="write fewer tensors to a file")
 
 
 def _unreadable(error: SafetensorError | OSError, path: Path, hint: str) -> WeightsError:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tests.data.tables import IMAGE, cell, picture, table, write_table
 from tests.data.trees import refused_at
 from tests.errors import raises
 from vitral.data.datasets.huggingface import TableStore, read_column, read_schema
+from vitral.data.datasets.source import open_data
 
 NUMBERS = list(range(11))
 ENDINGS = ["parquet", "arrow"]
@@ -172,3 +174,20 @@ except ConfigError as error:
         check=False,
     )
     assert run.stdout == f"config.missing_package part.{ending} pip install 'vitral[hub]'\n"
+
+
+def test_a_table_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path: Path) -> None:
+    pictures = pa.array([bytes(2**20)] * 200, pa.large_binary())
+    rows = pa.table({"image": pictures, "label": ["a", "b"] * 100})
+    parquet.write_table(rows, tmp_path / "train.parquet", compression="zstd")
+    samples = open_data(str(tmp_path / "train.parquet"))
+    with raises("data.table_too_large", "train.parquet"):
+        samples.read(samples.items[0])
+
+
+def test_rows_that_take_no_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitral.data.datasets.huggingface.MAX_ROWS", 0)
+    rows = pa.table({"image": [b"x"] * 100_000, "label": ["a", "b"] * 50_000})
+    parquet.write_table(rows, tmp_path / "train.parquet", compression="zstd")
+    with raises("data.table_too_large", "100,000"):
+        open_data(str(tmp_path / "train.parquet"))

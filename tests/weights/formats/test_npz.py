@@ -3,6 +3,8 @@
 import os
 import pickle
 import struct
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -232,3 +234,29 @@ def test_a_checkpoint_of_torch_by_another_name_is_refused(tmp_path: Path) -> Non
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with raises("weights.not_found", tmp_path / "none.npz"):
         read_npz(tmp_path / "none.npz")
+
+
+def test_a_member_that_unpacks_to_more_than_it_claims_is_read_as_far_as_it_claims(tmp_path: Path) -> None:
+    buffer = BytesIO()
+    np.save(buffer, np.arange(10, dtype=np.float32))
+    good, path = buffer.getvalue(), tmp_path / "lie.npz"
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", good + bytes(2**26))
+    data = bytearray(path.read_bytes())
+    for mark, size, checksum in ((b"PK\3\4", 22, 14), (b"PK\1\2", 24, 16)):
+        at = data.index(mark)
+        data[at + size : at + size + 4] = len(good).to_bytes(4, "little")
+        data[at + checksum : at + checksum + 4] = zlib.crc32(good).to_bytes(4, "little")
+    path.write_bytes(data)
+    tracemalloc.start()
+    assert read_npz(path)["a"].tolist() == list(range(10))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+
+
+def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitral.weights.formats.npz.MAX_MEMBERS", 2)
+    np.savez(tmp_path / "many.npz", a=np.zeros(1), b=np.zeros(1), c=np.zeros(1))
+    with raises("weights.too_large", "many.npz", 3):
+        read_npz(tmp_path / "many.npz")

@@ -14,6 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitral.core.errors import DataError
+from vitral.core.files import IMAGE_BYTES
 from vitral.data.datasets.files import read_bytes
 from vitral.data.samples import Item, Samples, Split
 
@@ -159,9 +160,13 @@ def read_idx(path: Path, sides: int) -> Array:
 def read_gzip(path: Path) -> bytes:
     """The decompressed content of a gzip file."""
     try:
-        return gzip.decompress(read_bytes(path))
+        with gzip.open(BytesIO(read_bytes(path))) as file:
+            content = file.read(IMAGE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise bad_archive(f"not a complete gzip file: {error}", path) from None
+    if len(content) > IMAGE_BYTES:
+        raise bad_archive(f"unpacks to more than {IMAGE_BYTES:,} bytes", path)
+    return content
 
 
 def _either(path: Path) -> Path:

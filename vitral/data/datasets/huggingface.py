@@ -35,6 +35,9 @@ from vitral.data.samples import (
 
 Version = tuple[int, int]
 TABLES_KEPT = 4096  # maps of Arrow files and tables of contents of Parquet files
+UNPACKED, RATIO = 2**26, 20  # limits of unpacked bytes of a row group: in any file, and relative to its bytes
+BATCH_ROWS = 4_096
+MAX_ROWS, ROW_BYTES = 1_000_000, 4  # rows of any file, and the bytes of the file for each one more
 GROUPS_KEPT = 4  # row groups of Parquet in memory, often of a hundred images each
 
 
@@ -89,7 +92,10 @@ def read_column(path: str, column: str) -> list[Any]:
         if suffix(path) == ".arrow":
             return _arrow(path, _version(path)).column(column).to_pylist()
         with _parquet(path) as file:
-            return file.read(columns=[column], use_threads=False).column(column).to_pylist()
+            limit = MAX_ROWS + check_file(path) // ROW_BYTES
+            if file.metadata.num_rows > limit:
+                raise too_large(f"{file.metadata.num_rows:,} rows, the limit for a file of its size is {limit:,}", path)
+            return [value for chunk in _chunks(file, range(file.num_row_groups), column, path) for value in chunk]
 
 
 def read_cell(path: str, column: str, row: int) -> Any:
@@ -132,7 +138,42 @@ def _starts(path: str, version: Version) -> tuple[int, ...]:
 @lru_cache(maxsize=GROUPS_KEPT)
 def _group(path: str, version: Version, column: str, group: int) -> Any:
     with _parquet(path) as file:
-        return file.read_row_group(group, columns=[column], use_threads=False).column(column)
+        return Cells(list(_chunks(file, [group], column, path, as_python=False)))
+
+
+class Cells(NamedTuple):
+    """The cells of a column in a row group, in chunks as they were read."""
+
+    chunks: list[Any]
+
+    def __getitem__(self, row: Any) -> Any:
+        for chunk in self.chunks:
+            if row < len(chunk):
+                return chunk[row]
+            row -= len(chunk)
+        raise IndexError(row)
+
+
+def too_large(message: str, path: str) -> DataError:
+    """The error for a table that unpacks to far more than its size."""
+    return DataError(message, code="data.table_too_large", where=path, hint="save it again, with smaller row groups")
+
+
+def _chunks(file: Any, groups: Iterable[int], column: str, path: str, as_python: bool = True) -> Iterator[Any]:
+    """The values of a column, some rows at a time: a few bytes may stand for millions of equal values."""
+    for group in groups:
+        meta = file.metadata.row_group(group)
+        columns = map(meta.column, range(meta.num_columns))
+        parts = [part for part in columns if part.path_in_schema.split(".")[0] == column]
+        limit = UNPACKED + RATIO * sum(part.total_compressed_size for part in parts)
+        unpacked = sum(part.total_uncompressed_size for part in parts)  # no value is longer
+        rows = max(1, min(BATCH_ROWS, UNPACKED // max(unpacked, 1)))
+        batches = file.iter_batches(batch_size=rows, row_groups=[group], columns=[column], use_threads=False)
+        while unpacked <= limit and (batch := next(batches, None)) is not None:
+            unpacked += batch.nbytes
+            yield batch.column(0).to_pylist() if as_python else batch.column(0)
+        if unpacked > limit:
+            raise too_large(f"row group {group} of {column} unpacks to more than {limit:,} bytes", path)
 
 
 def _parquet(path: str) -> Any:

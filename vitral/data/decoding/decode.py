@@ -8,7 +8,7 @@ uncovered part of a GIF. Ambiguous modes are refused.
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -173,9 +173,12 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
 
 def composite_alpha(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
     """Gray or color with straight alpha, (H, W, 2 or 4), on a background: c a + b (1 - a), to the nearest level."""
-    alpha = pixels[..., -1:].astype(np.uint16)
     ground = np.array(background, dtype=np.uint16)
-    return ((pixels[..., :-1] * alpha + ground * (255 - alpha) + 127) // 255).astype(np.uint8)  # (H, W, 3)
+    composed = np.empty((*pixels.shape[:2], 3), dtype=np.uint8)
+    for rows in bands(*pixels.shape[:2]):
+        alpha = pixels[rows, :, -1:].astype(np.uint16)
+        composed[rows] = (pixels[rows, :, :-1] * alpha + ground * (255 - alpha) + 127) // 255
+    return composed
 
 
 BITS, PHOTOMETRIC, PLANES = 258, 262, 284  # tags of a TIFF
@@ -197,11 +200,11 @@ def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pi
         set_raw_mode(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
     _load(image, header, data, name)
     if image.mode in {"P", "PA"}:
-        samples = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB"))
+        samples = to_array(image, "RGBA" if image.has_transparency_data else "RGB")
     elif image.mode in CONVERSIONS:
-        samples = np.array(image.convert(CONVERSIONS[image.mode]))
+        samples = to_array(image, CONVERSIONS[image.mode])
     elif image.mode in DIRECT:
-        samples = np.array(image)
+        samples = to_array(image, image.mode)
     else:
         samples = _deep_gray(image, name)
     if image.mode in KEYED and "transparency" in image.info:
@@ -213,6 +216,27 @@ def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pi
         inside[top:bottom, left:right] = True
         return _with_alpha(samples, inside)
     return samples.reshape(*samples.shape[:2], -1)
+
+
+BAND_PIXELS = 2_000_000  # that are converted at a time, so that no second copy of a large image is made
+
+
+def bands(height: int, width: int) -> Iterator[slice]:
+    """The rows of an image, some at a time."""
+    rows = max(1, BAND_PIXELS // width)
+    return (slice(top, min(top + rows, height)) for top in range(0, height, rows))
+
+
+def to_array(image: Image.Image, mode: str) -> Pixels:
+    """The pixels of an image in a mode, (H, W) or (H, W, C)."""
+    if image.width * image.height <= BAND_PIXELS:
+        return np.array(image if image.mode == mode else image.convert(mode))
+    channels = {"L": (), "LA": (2,), "RGB": (3,), "RGBA": (4,)}[mode]
+    pixels = np.empty((image.height, image.width, *channels), dtype=np.uint8)
+    for rows in bands(image.height, image.width):
+        part = image.crop((0, rows.start, image.width, rows.stop))
+        pixels[rows] = np.asarray(part if part.mode == mode else part.convert(mode))
+    return pixels
 
 
 def set_raw_mode(image: ImageFile, raw: str) -> None:
@@ -266,13 +290,15 @@ def _wide_color(image: ImageFile, header: Header, data: bytes, name: str) -> Pix
         first, second = pairs[..., 0::2], pairs[..., 1::2]  # each (H, W, 2)
     else:
         first, second = load(raw), load(raw[:-1] + OTHER[raw[-1]])  # each (H, W, C)
-    values = first.astype(np.uint16) * np.uint16(256) + second
-    samples = to_8bit(values, 65_535)
+    samples, opaque = np.empty(first.shape, dtype=np.uint8), np.ones(first.shape[:2], dtype=np.bool_)
+    for rows in bands(*first.shape[:2]):
+        values = first[rows].astype(np.uint16) * np.uint16(256) + second[rows]
+        samples[rows] = to_8bit(values, 65_535)
+        if "transparency" in image.info:
+            opaque[rows] = _differs(values, image.info["transparency"])
     if image.mode == "CMYK":
         return np.array(Image.fromarray(samples, "CMYK").convert("RGB"))
-    if "transparency" in image.info:
-        return _with_alpha(samples, _differs(values, image.info["transparency"]))
-    return samples
+    return _with_alpha(samples, opaque) if "transparency" in image.info else samples
 
 
 def _key(image: ImageFile, data: bytes) -> int | tuple[int, ...]:

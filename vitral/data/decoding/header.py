@@ -3,8 +3,11 @@
 The format is recognized by the bytes of a file, never by its name; other formats are refused.
 """
 
+import math
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -16,6 +19,7 @@ from pydantic import Field
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import DataError, format_choices
+from vitral.data.decoding.budget import check_structure, decode_memory, memory_limit
 from vitral.data.decoding.pixels import is_16bit_color, read_array_header
 
 ImageFormat = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # all that are read
@@ -148,6 +152,10 @@ class _Exact(BytesIO):
 def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, ImageFile | None]:
     """The header of a file within the limits, and Pillow's reader, which has not decoded a pixel; None for NPY."""
     kind = recognize(data, name)
+    with _budget(name):
+        early = check_structure(data, kind)
+    if early and early.height * early.width > decoding.pixel_limit:
+        raise _too_large(early, name, decoding)
     image = None if kind == "NPY" else pillow_reader(data, name, kind)
     if image is None:
         array = read_array_header(data, name)
@@ -158,7 +166,31 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
         sideways = orientation >= 5 and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
         size = Size(*image.size) if sideways else Size(*reversed(image.size))
     _check(size, channels, name, decoding)
+    if image is not None:
+        with _budget(name):
+            _check_memory(decode_memory(image, data, mode), data, name, decoding)
     return Header(kind, size, mode, orientation), image
+
+
+@contextmanager
+def _budget(name: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except ValueError as error:
+        hint = "remove it, or save it again as PNG or JPEG"
+        raise DataError(str(error), code="data.too_complex", where=name, hint=hint) from None
+
+
+def _check_memory(needed: int, data: bytes, name: str, decoding: Decoding) -> None:
+    limit = memory_limit(data, decoding.pixel_limit / MAX_PIXELS)
+    if needed > limit:
+        message = f"takes {needed // 10**6:,} MB to decode, the limit for a file of {len(data):,} bytes is "
+        message += f"{limit // 10**6:,} MB"
+        enough = math.ceil(MAX_PIXELS * needed / limit * max(decoding.pixel_limit / MAX_PIXELS, 1))
+        hint = f"make it smaller, or raise the limit: --max-pixels {enough}"
+        raise DataError(message, code="data.image_too_large", where=name, hint=hint)
 
 
 def pillow_reader(data: bytes, name: str, kind: ImageFormat) -> ImageFile:
@@ -216,6 +248,13 @@ def _png_exif(data: bytes) -> bytes:
     return b""
 
 
+def _too_large(size: Size, name: str, decoding: Decoding) -> DataError:
+    pixels = size.height * size.width
+    message = f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
+    hint = f"make it smaller, or raise the limit: --max-pixels {pixels}"
+    return DataError(message, code="data.image_too_large", where=name, hint=hint)
+
+
 def _check(size: Size, channels: int, name: str, decoding: Decoding) -> None:
     """Raise a DataError if the image exceeds a limit."""
     pixels, short, long, wanted = size.height * size.width, min(size), max(size), decoding.channels
@@ -223,8 +262,7 @@ def _check(size: Size, channels: int, name: str, decoding: Decoding) -> None:
         code, message = "data.channel_mismatch", f"expected {wanted} channels, found {channels}"
         hint = "use .npy arrays of (height, width, channels)"
     elif pixels > decoding.pixel_limit:
-        code, message = "data.image_too_large", f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
-        hint = f"make it smaller, or raise the limit: --max-pixels {pixels}"
+        raise _too_large(size, name, decoding)
     elif short < decoding.shortest_side:
         code, message = "data.image_too_small", f"{size} has a side of {short}, the minimum is {decoding.shortest_side}"
         hint = "remove it or lower shortest_side"

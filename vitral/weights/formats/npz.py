@@ -30,6 +30,8 @@ EXTRA = struct.Struct("<HH")  # before an extra field: its kind, its length
 PADDING = 0xD935  # the kind of extra field that aligns what follows it
 ALIGNMENT = 64
 LONG_EXTRA = 20  # bytes of the field that zipfile adds to a member of 2 GB and more
+PIECE = 2**20  # bytes that are unpacked at a time
+MAX_MEMBERS = 20_000
 LONGEST_HEADER = 2**14  # of an array; numpy itself accepts 10,000
 UNPACKED, RATIO = 2**26, 20  # limits of unpacked bytes: in any file, and relative to the bytes of the file
 DOWNLOAD_AGAIN = "copy or download it again"
@@ -51,7 +53,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
                 if info.compress_type == ZIP_STORED:
                     found[name] = _tensor(whole, start, info.file_size)
                 else:
-                    found[name] = _tensor(bytearray(archive.read(info)), 0, info.file_size)
+                    found[name] = _tensor(_unpack(archive, info), 0, info.file_size)
         return found
 
 
@@ -115,6 +117,9 @@ def _array(tensor: Tensor) -> tuple[bytes, memoryview]:
 def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
     """Where the bytes of each member begin, after checking that they are its own and not too many."""
     members = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    if len(members) > MAX_MEMBERS:
+        message = f"{len(members):,} members, the limit is {MAX_MEMBERS:,}"
+        raise WeightsError(message, code="weights.too_large", where=path, hint="write fewer arrays to a file")
     ends = [*(info.header_offset for info in members[1:]), archive.start_dir]
     starts: dict[str, int] = {}
     for info, end in zip(members, ends, strict=True):
@@ -135,6 +140,19 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
         hint = "if that is right, write it uncompressed: numpy.savez"
         raise WeightsError(message, code="weights.too_large", where=path, hint=hint)
     return starts
+
+
+def _unpack(archive: ZipFile, info: ZipInfo) -> bytearray:
+    """A compressed member. It is read in pieces: at once, zipfile would unpack more than the member claims to hold."""
+    content = bytearray(info.file_size)
+    with memoryview(content) as view, archive.open(info) as member:
+        place = 0
+        while place < len(view) and (piece := member.read(min(PIECE, len(view) - place))):
+            view[place : place + len(piece)] = piece
+            place += len(piece)
+    if place < len(content):
+        raise EOFError(f"{place:,} of {len(content):,} bytes")
+    return content
 
 
 def _fault(info: ZipInfo) -> str:
