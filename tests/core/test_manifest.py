@@ -17,6 +17,7 @@ from vitral.core.manifest import (
     file_entries,
     file_policy,
     hash_files,
+    hashed_early,
     is_artifact,
     read_manifest,
     verify_entries,
@@ -136,3 +137,18 @@ def test_the_policy_decides_whether_files_are_checked(folder: Path) -> None:
         check_files(folder, "export", (), "", "")
     with file_policy(verify_files=False), raises("weights.corrupt", folder / "a.bin"):
         verify_entries(folder, [FileEntry(name="a.bin", bytes=0, sha256="0" * 64)], "")
+
+
+def test_a_hash_that_is_begun_early_is_used_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitral.core.manifest.SMALL", 0)
+    (folder / "b.bin").write_bytes(b"Beta" * 1000)
+    with hashed_early(folder.parent / "none"), hashed_early(folder):
+        with raises("weights.corrupt", folder / "b.bin"):
+            check_files(folder, "export", (), "", "").wait()
+        (folder / "b.bin").write_bytes(CONTENT["b.bin"])
+        check_files(folder, "export", (), "", "").wait()
+    with hashed_early(folder):
+        pass
+    (folder / "b.bin").write_bytes(b"Beta" * 1000)
+    with raises("weights.corrupt", folder / "b.bin"):
+        check_files(folder, "export", (), "", "").wait()

@@ -13,12 +13,13 @@ import hashlib
 import json
 import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -68,6 +69,9 @@ class Manifest(Config):
         return [entry.name for entry in self.files]
 
 
+M = TypeVar("M", bound=Manifest)
+
+
 def file_entries(digests: Mapping[str, FileDigest]) -> tuple[FileEntry, ...]:
     """The entries of files by name."""
     return tuple(FileEntry(name=name, bytes=size, sha256=sha256) for name, (size, sha256) in sorted(digests.items()))
@@ -96,15 +100,20 @@ def add_to_manifest(folder: Path, digests: Mapping[str, FileDigest]) -> None:
     write_manifest(folder, manifest.model_copy(update={"files": files}))
 
 
-def read_manifest(folder: Path, form: type[Manifest] = Manifest) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; WeightsError unless it is exactly what vitral writes."""
+    return read_manifest_as(Manifest, folder)
+
+
+def read_manifest_as(form: type[M], folder: Path) -> M:
+    """The same for a manifest with more fields."""
     path = folder / MANIFEST
     with wrap_read_errors(path):
         text = read_file(path)
     return _parse(text, form, path)
 
 
-def _parse(text: bytes, form: type[Manifest], path: Path) -> Manifest:
+def _parse(text: bytes, form: type[M], path: Path) -> M:
     try:
         upgraded = upgrade_manifest(text)
         manifest = form.from_json(upgraded)
@@ -186,21 +195,20 @@ class FileCheck:
         self.status: FileStatus = status
         self.folder = folder
         self.names: frozenset[str] = frozenset()  # that the manifest lists
-        self._hashing: list[Future[None]] = []
+        self._hashing: list[tuple[FileEntry, Future[str], str]] = []  # and what to do if the hash is wrong
 
     def start(self, entries: Iterable[FileEntry], hint: str) -> Self:
         """Check sizes and the small files now, and begin to hash the large ones."""
         large = []
         for entry in entries:
-            _check_size(self.folder / entry.name, entry, hint)
+            path = self.folder / entry.name
+            _check_size(path, entry, hint)
             if entry.bytes > SMALL:
                 large.append(entry)
             else:
-                _check_hash(self.folder / entry.name, entry, hint)
-        if large:
-            pool = ThreadPoolExecutor(min(len(large), MOST_THREADS), thread_name_prefix="verify")
-            self._hashing = [pool.submit(_check_hash, self.folder / each.name, each, hint) for each in large]
-            pool.shutdown(wait=False)
+                _check_hash(path, entry, partial(hash_files, [path]), hint)
+        found = _hash_in_threads([self.folder / entry.name for entry in large])
+        self._hashing = [(entry, digest, hint) for entry, digest in zip(large, found, strict=True)]
         return self
 
     def require_listed(self, needed: Iterable[str], hint: str) -> None:
@@ -218,8 +226,8 @@ class FileCheck:
 
     def wait(self) -> None:
         """Return once every file is checked; WeightsError names the first that is damaged."""
-        for each in self._hashing:  # they stay: who asks again gets the same answer
-            each.result()
+        for entry, digest, hint in self._hashing:  # they stay: who asks again gets the same answer
+            _check_hash(self.folder / entry.name, entry, digest.result, hint)
 
     @contextmanager
     def finished(self) -> Iterator[None]:
@@ -301,12 +309,41 @@ def _check_size(path: Path, entry: FileEntry, hint: str) -> None:
         raise WeightsError(message, code="weights.corrupt", where=path, hint=hint)
 
 
-def _check_hash(path: Path, entry: FileEntry, hint: str) -> None:
+def _check_hash(path: Path, entry: FileEntry, hash: Callable[[], str], hint: str) -> None:
     with wrap_read_errors(path):
-        digest = hash_files([path])
+        digest = hash()
     if digest != entry.sha256:
         message = "damaged: its SHA-256 is not the one in the manifest"
         raise WeightsError(message, code="weights.corrupt", where=path, hint=hint)
+
+
+_early: dict[Path, Future[str]] = {}
+
+
+def _hash_in_threads(paths: Collection[Path]) -> list[Future[str]]:
+    """The hashes of files, each as soon as it is computed; those that were begun early are taken over."""
+    late = [path for path in paths if path not in _early]
+    pool = ThreadPoolExecutor(min(len(late), MOST_THREADS), thread_name_prefix="verify") if late else None
+    begun = {path: pool.submit(hash_files, [path]) for path in late} if pool else {}
+    if pool:
+        pool.shutdown(wait=False)
+    return [begun.get(path) or _early.pop(path) for path in paths]
+
+
+@contextmanager
+def hashed_early(model: Path) -> Iterator[None]:
+    """Hash the large files of a bundle, or of a run's bundle, while the block imports torch to open it."""
+    home = next((each for each in (model, model / "best", model / "last") if (each / MANIFEST).is_file()), None)
+    large: list[Path] = []
+    if home and _policy.get().verify:
+        with suppress(WeightsError):  # which opening it raises
+            large = [home / entry.name for entry in read_manifest(home).files if entry.bytes > SMALL]
+    _early.update(zip(large, _hash_in_threads(large), strict=True))
+    try:
+        yield
+    finally:
+        for path in large:
+            _early.pop(path, None)  # the file may be another one later
 
 
 def hash_files(paths: Iterable[Path]) -> str:

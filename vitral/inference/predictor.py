@@ -5,6 +5,7 @@ B images, H x W pixels, C channels, K classes, D width.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from vitral.core.activation import probabilities
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.imports import is_imported
-from vitral.core.manifest import file_policy
+from vitral.core.manifest import file_policy, hashed_early
 from vitral.data.decoding.image_objects import ImageLike, image_bytes
 from vitral.data.transforms.preprocessing import Preprocessing, image_name
 from vitral.inference.batches import Batch, read_batches
@@ -128,7 +129,8 @@ class Predictor:
             if folder and is_export(folder):
                 ready = prepare_export(folder, engine, merging)
             else:
-                ready = prepare_model(load_source(source, bundle), engine, merging)
+                with hashed_early(folder) if folder else nullcontext():
+                    ready = prepare_model(load_source(source, bundle), engine, merging)
         changes = {"lenient": reading.get("lenient"), "pixel_limit": reading.get("max_pixels")}
         if any(changes.values()):
             needs = ready.bundle.preprocessing.with_decoding(**{name: new for name, new in changes.items() if new})
