@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.errors import raises
-from vitral.core.storage import Storage, new_file, open_atomically, write_file_atomically
+from vitral.core.jsonl import JsonlLog
+from vitral.core.storage import (
+    Storage,
+    make_folders,
+    new_file,
+    open_atomically,
+    refuse_link,
+    write_file_atomically,
+)
 
 
 def test_a_file_is_written_piece_by_piece_and_its_digest_told(tmp_path: Path) -> None:
@@ -152,3 +160,47 @@ def test_a_stream_replaces_the_file_when_it_ends_and_not_after_an_error(tmp_path
             file.write(b"new" * (1 // len(b"")))
         assert path.read_bytes() == b"old"
         assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_draft_that_is_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "precious"
+    victim.write_bytes(b"mine")
+    (tmp_path / "a.tmp").symlink_to(victim)
+    with open_atomically(tmp_path / "a") as file:
+        file.write(b"new")
+    (tmp_path / "b.tmp").symlink_to(victim)
+    write_file_atomically(tmp_path / "b", b"new")
+    (tmp_path / ".c.tmp-1").symlink_to(victim)
+    with new_file(tmp_path / "c") as file:
+        file.write(b"new")
+    assert [(tmp_path / name).read_bytes() for name in "abc"] == [b"new"] * 3
+    assert victim.read_bytes() == b"mine"
+
+
+def test_a_file_that_is_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
+    victim = tmp_path / "precious"
+    victim.write_bytes(b"mine")
+    (tmp_path / "a").symlink_to(victim)
+    write_file_atomically(tmp_path / "a", b"new")
+    assert not (tmp_path / "a").is_symlink()
+    assert victim.read_bytes() == b"mine"
+
+
+def test_neither_a_link_nor_a_pipe_is_opened_to_write(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with raises("file.write_failed", tmp_path / name):
+            JsonlLog(tmp_path / name)
+    assert not (tmp_path / "precious").exists()
+    with raises("file.is_link", tmp_path / "link"):
+        refuse_link(tmp_path / "link")
+
+
+def test_every_folder_that_lists_a_new_one_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr("vitral.core.storage.STORAGE", Storage(flushed.append))
+    make_folders(tmp_path / "a/b/c")
+    make_folders(tmp_path / "a/b/c")
+    assert flushed == [f"flushed {tmp_path.name}", "flushed a", "flushed b"]
+    assert (tmp_path / "a/b/c").is_dir()

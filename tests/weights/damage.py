@@ -5,7 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vitral.core.manifest import add_to_manifest, hash_files, read_manifest
+from vitral.core.manifest import (
+    Manifest,
+    add_to_manifest,
+    describe_files,
+    hash_files,
+    read_manifest,
+    read_manifest_as,
+    write_manifest,
+)
 from vitral.core.storage import FileDigest
 
 
@@ -21,6 +29,14 @@ def rewrite(**changes: Any) -> Callable[[Path], None]:
 
 def replace(name: str, data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(data)
+
+
+def reseal_as(form: type[Manifest], folder: Path) -> None:
+    """The same for a manifest with more fields."""
+    found = {entry.name: entry for entry in describe_files(folder)}
+    manifest = read_manifest_as(form, folder)
+    files = tuple(found[name] for name in manifest.names)
+    write_manifest(folder, manifest.model_copy(update={"files": files}))
 
 
 def reseal(folder: Path) -> None:

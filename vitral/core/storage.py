@@ -42,6 +42,7 @@ WRITE_HINTS = {
     errno.EROFS: "mount that disk writable",
     errno.ENOENT: "restore the folder",
     errno.ENOTDIR: "restore the folder",
+    errno.ELOOP: "remove that link, through which nothing is written",
 }
 READ_HINTS = {
     errno.ENOENT: "check the path, or copy the folder again",
@@ -98,6 +99,27 @@ def weights_read_error(error: OSError, path: Path) -> WeightsError:
     """The error for a file of a model that cannot be read."""
     code, hint = READ_CODES.get(type(error), "weights.unreadable"), READ_HINTS.get(error.errno or 0, "")
     return WeightsError(f"cannot be read: {os_error_message(error)}", code=code, where=path, hint=hint)
+
+
+def open_no_follow(path: Path, flags: int) -> int:
+    """Open a file for writing, but neither what a link points to nor a pipe: a folder may be a stranger's."""
+    safe = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    return os.open(path, flags | safe, 0o666)
+
+
+def refuse_link(folder: Path) -> None:
+    """Reject a folder that is a link: what is written or removed there would be elsewhere."""
+    if folder.is_symlink():
+        message, hint = "is a link, through which nothing is written", "remove the link, or move the folder here"
+        raise VitralError(message, code="file.is_link", where=folder, hint=hint)
+
+
+def make_folders(folder: Path, exist_ok: bool = True) -> None:
+    """Create a folder and its missing parents, each listed on the disk."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=exist_ok)
+    for each in reversed(missing):
+        STORAGE.fsync(each.parent)
 
 
 class FileDigest(NamedTuple):
@@ -203,7 +225,8 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
     """A stream to write a file that is replaced when the block ends, and left as it was after an error."""
     draft = _draft_of(path)
     try:
-        with draft.open("wb") as file:
+        STORAGE.remove(draft)
+        with draft.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -236,7 +259,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name at the end, all of it on the disk; after an error there is nothing."""
     check_utf8_name(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(out.parent)
         _remove_stale_folders(out)
         home, file = _create_locked_folder(out)
         try:
@@ -275,7 +298,7 @@ def _remove_stale_folders(out: Path) -> None:
     for home in out.parent.iterdir():
         if home.name.startswith(f"{out.name}.tmp-"):
             # Other folders have no lock file; the lock of a draft in use cannot be taken.
-            with suppress(OSError), (home / DRAFT_LOCK).open("r+b") as file:
+            with suppress(OSError), open(open_no_follow(home / DRAFT_LOCK, os.O_RDWR), "r+b") as file:
                 lock_file(file.fileno())
                 shutil.rmtree(home / DRAFT, ignore_errors=True)  # the lock goes last: this can be killed too
                 shutil.rmtree(home)
@@ -288,10 +311,13 @@ def new_file(path: Path, then: str = "try again") -> Iterator[BinaryIO]:
     The draft is hidden, and locked while its writer lives. An OSError before the block means that no file can be
     created; a failed write inside it is a VitralError that names the file. Other errors pass unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     prefix = f".{path.name}.tmp-"
     for stale in [each for each in path.parent.iterdir() if each.name.startswith(prefix)]:
-        with suppress(OSError), stale.open("r+b") as file:  # renamed just now, or still locked
+        with (
+            suppress(OSError),
+            open(open_no_follow(stale, os.O_RDWR), "r+b") as file,
+        ):  # renamed just now, or still locked
             lock_file(file.fileno())
             stale.unlink()
     while True:
@@ -373,7 +399,7 @@ class Lock:
     def __enter__(self) -> Self:
         handle = -1
         try:
-            handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = open_no_follow(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
             lock_file(handle)
             os.ftruncate(handle, 0)
             os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())

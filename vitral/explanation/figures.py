@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from vitral.core.storage import wrap_write_errors, write_file_atomically
+from vitral.core.storage import make_folders, wrap_write_errors, write_file_atomically
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.thumbnails import to_rgb_image
 from vitral.explanation.explanation import (
@@ -110,7 +110,7 @@ def model_figures(explanation: Explanation) -> list[ExplanationFigure]:
 def write_figures(folder: Path, explanations: Sequence[Explanation]) -> list[Path]:
     """Write every figure as PNG: `cat-rollout.png` of an image, `model-filters.png` of the model."""
     with wrap_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     stems = distinct_stems([each.photo.name for each in explanations])
     drawn = {stem: image_figures(explanation) for stem, explanation in zip(stems, explanations, strict=True)}
     written = [(stem, figure) for stem, each in drawn.items() for figure in each]

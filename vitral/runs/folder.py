@@ -5,12 +5,14 @@ to the byte when a run is repeated.
 """
 
 import json
+import logging
 import os
 import platform
 import re
 import shlex
 import subprocess
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import count
@@ -22,10 +24,11 @@ from vitral import __version__
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError
 from vitral.core.files import read_file
-from vitral.core.jsonl import JsonlLog, read_jsonl
+from vitral.core.jsonl import JsonlLog, read_lines
 from vitral.core.machine import cpu_count, cpu_name, peak_memory, total_memory
-from vitral.core.storage import LOCK_FILE, STORAGE, os_error_message, write_file_atomically
+from vitral.core.storage import LOCK_FILE, STORAGE, make_folders, os_error_message, write_file_atomically
 
+log = logging.getLogger("vitral")
 RUNS = Path("runs")
 
 
@@ -95,7 +98,7 @@ def create_folder(out: str, data: str) -> RunFolder:
     for number in count(1):
         path = Path(out).expanduser() if out else RUNS / (name if number == 1 else f"{name}-{number}")
         try:
-            path.mkdir(parents=True, exist_ok=bool(out))
+            make_folders(path, exist_ok=bool(out))
         except FileExistsError:  # perhaps made by another process
             if out:
                 raise
@@ -154,7 +157,13 @@ class TimeLog:
         self.processes, self.device = processes, device
         self.started = utc_now()
         self._clock = time.monotonic()
-        self._log = JsonlLog(folder / TIMES_FILE)
+        self._log: JsonlLog | None = None
+        try:
+            self._log = JsonlLog(folder / TIMES_FILE)
+        except VitralError as error:  # a run does not depend on what it costs
+            log.warning(f"times are not recorded: {error}")
+        if damaged := len(_time_lines(folder)) - len(read_times(folder)):
+            log.warning(f"{folder / TIMES_FILE}: {damaged:,} damaged lines are not counted in the cost of the run")
 
     def seconds(self) -> float:
         """Seconds since the session started."""
@@ -171,17 +180,30 @@ class TimeLog:
             threads=torch.get_num_threads(),
             processes=self.processes,
         )
-        self._log.append(record.model_dump())
+        if self._log is not None:
+            self._log.append(record.model_dump())
         return record
 
     def close(self) -> None:
         """Close the file."""
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
 
 
 def read_times(folder: Path) -> list[TimeRecord]:
-    """The records of a run, over all its sessions."""
-    return [TimeRecord.parse(record) for record in read_jsonl(folder / TIMES_FILE)]
+    """The records of a run, over all its sessions; damaged lines are left out, since nothing but a sum is lost."""
+    found = []
+    for line in _time_lines(folder):
+        with suppress(ConfigError):
+            found.append(TimeRecord.from_json(line))
+    return found
+
+
+def _time_lines(folder: Path) -> list[bytes]:
+    try:
+        return read_lines(folder / TIMES_FILE)
+    except VitralError:  # it cannot be read
+        return []
 
 
 def total_seconds(records: list[TimeRecord]) -> float:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Self, Unpack
 from vitral.core.config import Config
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError
-from vitral.core.storage import wrap_write_errors
+from vitral.core.storage import make_folders, wrap_write_errors
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples, Split
 from vitral.evaluation.accuracy import Accuracy, AccuracyResult, Interval
@@ -261,5 +261,5 @@ def _write(home: Path, bundles: Sequence[Bundle], weights: Weights, record: Merg
         facts = (found.accuracy, interval.low, interval.high, found.split, found.images, found.chosen)
         results = (Result("accuracy", *facts),)
     with wrap_write_errors(home):
-        home.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(home.parent)
     write_bundle(home, bundle, weights, render_card(bundle, CardFacts(home.absolute().name, None, results)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from vitral.core.errors import ConfigError, VitralError, WeightsError
+from vitral.core.jsonl import LogDigest
 from vitral.data.loading.sampler import SamplingPlan
 from vitral.recipes.recipe import TimeLimit
 from vitral.runs.artifacts import RunArtifacts
@@ -33,7 +34,7 @@ from vitral.training.checkpoints.state import parse_state, restore_state, saved_
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import find_newest_for_all
 from vitral.training.loop import Callback, Diverged, StepResult, microbatches, train
-from vitral.training.metrics import TRAIN, MetricsLine, MetricsLog, read_metrics, round_values
+from vitral.training.metrics import TRAIN, MetricsLine, MetricsLog, cut_metrics, read_metrics, round_values
 from vitral.training.progress import Progress
 from vitral.training.time_limit import (
     MAX_STEPS,
@@ -99,6 +100,8 @@ class Session:
             tensors, document = self.parts.strategy.load_checkpoint(found.checkpoint)
             assert isinstance(document, dict)
             state = parse_state(document)
+            if state.metrics is not None and self.group.is_main:
+                cut_metrics(self.folder.path, state.metrics)
             self.step = restore_state(self.parts.state, self.parts.plan, tensors, state)
             self._restore_plan(state.changes)
             if self.contents is not None:
@@ -107,7 +110,7 @@ class Session:
             self._restore_plan(())
             self._first_checkpoint()
         if self.group.is_main:
-            self.metrics = MetricsLog(self.folder.path, on_line=self._report_line)
+            self.metrics = self.metrics or MetricsLog(self.folder.path, on_line=self._report_line)
             self.metrics.truncate(self.step)
             self.times = TimeLog(self.folder.path, self.group.world.size, self.group.device)
         self.start = self.step
@@ -273,16 +276,24 @@ class Session:
     def save(self, step: int) -> None:
         """Start to write a checkpoint."""
         self.step = step
-        if self.metrics is not None:
-            self.metrics.flush()  # before the checkpoint: on resume, metrics are cut to its step
+        # Before the checkpoint, which records them: on resume they are verified, and cut to what they were.
+        metrics = self._flush_metrics()
         changes = self.parts.step_plan.changes if self.budget is not None else ()
         content = self.contents.content if self.contents is not None else ""
-        saved = saved_state(self.parts.state, self.parts.plan, step, changes, content).model_dump(mode="json")
+        saved = saved_state(self.parts.state, self.parts.plan, step, changes, content, metrics).model_dump(mode="json")
         self.writer.wait()
         self.report_saved()
         best = self.best.step if self.evaluations else None
         self.writer.save(step, state_tensors(self.parts.state), saved, best)
         self._unreported = step
+
+    def _flush_metrics(self) -> LogDigest | None:
+        """The digest of the metrics so far, which are on the disk; null in the other processes."""
+        if not self.group.is_main:
+            return None
+        if self.metrics is None:  # before the first checkpoint
+            self.metrics = MetricsLog(self.folder.path, on_line=self._report_line)
+        return self.metrics.flush()
 
     def report_saved(self) -> None:
         """Send the event of a checkpoint once it is on disk."""

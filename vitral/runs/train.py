@@ -44,8 +44,9 @@ from vitral.runs.request import RunRequest, request_from_options, resolve
 from vitral.runs.session import Session
 from vitral.tasks.task import Task
 from vitral.training.callbacks import SignalHandler, StopTraining, find_best
+from vitral.training.checkpoints.checkpoint import latest_step
 from vitral.training.distributed.process_group import ProcessGroup, open_process_group, read_world
-from vitral.training.metrics import read_metrics
+from vitral.training.metrics import has_metrics, read_metrics
 from vitral.training.precision import probe_hardware
 from vitral.training.progress import (
     Display,
@@ -207,7 +208,7 @@ def resume(
     with trusted(trust), ExitStack() as stack:
         recipe, samples = reopen_run(folder, RunRequest("" if data is None else data, val))
         group = stack.enter_context(open_process_group(select_device(recipe)))
-        started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
+        started = bool(group.run_on_main(lambda: has_metrics(folder.path) or latest_step(folder.checkpoints) > 0))
         # A run that has started has checkpoints; the weights that it started from may be gone.
         fresh = bool(recipe.weights) and not started
         source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitral.core.errors import VitralError
-from vitral.core.jsonl import JsonlLog, Record, read_jsonl
+from vitral.core.jsonl import JsonlLog, LogDigest, Record, cut_log, read_jsonl, read_lines
 from vitral.core.storage import STORAGE, Storage, write_error
 
 FILE, RESULTS = "metrics.jsonl", "results.csv"
@@ -77,10 +77,10 @@ class MetricsLog:
         self._add_pending()
         return list(self._lines)
 
-    def flush(self) -> None:
-        """Sync the file to disk: before a checkpoint, which must not be newer than the metrics."""
+    def flush(self) -> LogDigest:
+        """Sync the file to disk, before a checkpoint, which records the length and hash that are returned."""
         self._add_pending()
-        self._jsonl.flush()
+        return self._jsonl.flush()
 
     def close(self) -> None:
         """Close the file."""
@@ -94,6 +94,17 @@ class MetricsLog:
             raise write_error(error, path, f"{FILE} is whole") from error
 
 
+def cut_metrics(folder: Path, saved: LogDigest) -> None:
+    """Remove the lines after a checkpoint; VitralError if those before it are not the ones it was saved with."""
+    hint = "restore it from a copy, or start a new run from the weights of this one: vitral train DATA --weights RUN"
+    cut_log(folder / FILE, saved, hint)
+
+
+def has_metrics(folder: Path) -> bool:
+    """Whether a run has logged a line."""
+    return bool(read_lines(folder / FILE))
+
+
 def read_metrics(folder: Path) -> list[MetricsLine]:
     """Read the metrics of a run, which may still be in progress."""
     path = folder / FILE
@@ -104,7 +115,7 @@ def read_metrics(folder: Path) -> list[MetricsLine]:
         except (KeyError, TypeError, ValueError):
             message = f"expected step, epoch, split and numbers, got {', '.join(record) or 'nothing'}"
             where = f"{path}:{number}"
-            raise VitralError(message, code="run.bad_log", where=where, hint="remove that line") from None
+            raise VitralError(message, code="run.bad_log", where=where, hint="restore the file from a copy") from None
     return found
 
 

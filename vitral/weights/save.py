@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vitral.core.errors import ConfigError
-from vitral.core.storage import wrap_write_errors
+from vitral.core.storage import make_folders, wrap_write_errors
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import Model, find_mismatches, raise_mismatches
@@ -61,7 +61,7 @@ def save(
     if faults := describe_non_finite(tensors):
         raise_mismatches([faults], "model", "save weights from before training diverged", "weights.not_finite")
     with wrap_write_errors(home):
-        home.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(home.parent)
     write_bundle(home, bundle, tensors, render_card(bundle, CardFacts(home.absolute().name, None, ())))
     for line in messages:
         log.info(line)

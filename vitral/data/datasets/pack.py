@@ -16,7 +16,7 @@ from io import BytesIO
 from pathlib import Path
 
 from vitral.core.errors import ConfigError, DataError, VitralError
-from vitral.core.storage import STORAGE, open_atomically, write_error
+from vitral.core.storage import STORAGE, make_folders, open_atomically, write_error
 from vitral.data.datasets.files import is_image, suffix
 from vitral.data.datasets.shards import CLASSES, DRAFT, INDEX, Index, Shard
 from vitral.data.datasets.source import open_data
@@ -162,7 +162,7 @@ def _check_destination(data: str, out: Path) -> None:
 
 def _check_contents(out: Path, index: Index) -> None:
     """Create the folder, or check that it holds nothing but shards of this index, finished or not."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folders(out)
     text = index.to_json().encode()
     found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     begun = found & {INDEX, DRAFT}

@@ -21,7 +21,7 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError, suggest_choice
 from vitral.core.files import read_file
 from vitral.core.imports import load_mlflow, load_tensorboard, load_wandb
-from vitral.core.storage import STORAGE
+from vitral.core.storage import STORAGE, refuse_link
 from vitral.runs.callbacks.events import Evaluated, Finished, Logged, RunEvent, Started, Tracker, TrackerLike
 from vitral.runs.folder import data_name
 from vitral.training.metrics import TRAIN
@@ -45,6 +45,7 @@ class TensorBoard:
         match event:
             case Started(path=path, step=step):
                 self._folder, self._step = path / "tensorboard", step
+                refuse_link(self._folder)
             case Logged() | Evaluated():
                 if self._writer is None:  # scalars of later steps, which are taken again, are hidden
                     self._writer = load_tensorboard().SummaryWriter(str(self._folder), purge_step=self._step + 1)

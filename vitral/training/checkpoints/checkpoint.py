@@ -11,31 +11,47 @@ renamed before it is removed. So a folder with the final name is complete whenev
 later damage. A run takes the lock, recovers drafts, finds the newest checkpoint, and then saves in a background thread.
 """
 
-import hashlib
 import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitral.core.config import Config
-from vitral.core.errors import ConfigError, WeightsError
-from vitral.core.files import check_file, open_file, read_file
-from vitral.core.storage import STORAGE, FileDigest, Storage, os_error_message, wrap_read_errors, write_error
-from vitral.weights.tensors import read_safetensors, safetensors_chunks
+from vitral.core.errors import WeightsError
+from vitral.core.files import check_file, read_file
+from vitral.core.manifest import (
+    MANIFEST,
+    Manifest,
+    file_entries,
+    read_manifest_as,
+    verify_entries,
+    write_manifest,
+)
+from vitral.core.storage import (
+    STORAGE,
+    FileDigest,
+    Storage,
+    os_error_message,
+    refuse_link,
+    wrap_read_errors,
+    write_error,
+)
+from vitral.weights.tensors import read_safetensors, safetensors_chunks, tensor_names
 
-MANIFEST, STATE, SUFFIX = "manifest.json", "state.json", ".safetensors"
-SHARD = re.compile(r"shard-[0-9]+-of-[0-9]+")
+STATE, SUFFIX = "state.json", ".safetensors"
+SHARD = re.compile(r"shard-[0-9]+-of-([0-9]+)")
+GROUPS = ("task", "optimizer", "average")  # of the state of a run
 DRAFT_SUFFIX = ".tmp-"  # followed by the process id
 HINT = "remove this checkpoint folder: the previous checkpoint is then used"
 METADATA_KEY, OFFSETS_KEY = "DCP_SHARDING_INFO", "saved_offsets"  # of `torch.distributed.checkpoint`
@@ -97,48 +113,17 @@ def _open_shard(path: Path) -> Iterator[Any]:
         raise WeightsError(message, code="weights.corrupt", where=path, hint=HINT) from None
 
 
-class FileEntry(Config):
-    """The expected size and hash of a file."""
-
-    size: int
-    sha256: str
-
-
-class Manifest(Config):
+class CheckpointManifest(Manifest):
     """The files of a checkpoint; others in the folder are ignored."""
 
-    format: Literal[1] = 1
+    kind: Literal["checkpoint"] = "checkpoint"
     step: int
-    files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileEntry]
 
 
-def verify(folder: Path) -> Manifest:
+def verify(folder: Path) -> CheckpointManifest:
     """The manifest of a folder whose files all have the expected size and hash; else WeightsError."""
-    manifest = _read(folder / MANIFEST)
-    for name, entry in manifest.files.items():
-        path = folder / name
-        with wrap_read_errors(path):
-            size = check_file(path)
-            if size != entry.size:
-                message = f"truncated or extended: {size:,} bytes, expected {entry.size:,}"
-                raise WeightsError(message, code="weights.corrupt", where=path)
-            with open_file(path) as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                    message = "damaged: its SHA-256 is not the one in the manifest"
-                    raise WeightsError(message, code="weights.corrupt", where=path)
-    return manifest
-
-
-def _read(path: Path) -> Manifest:
-    with wrap_read_errors(path):
-        text = read_file(path)
-    try:
-        manifest = Manifest.from_json(text)
-    except ConfigError as error:
-        raise WeightsError(f"not a valid manifest: {error}", code="weights.corrupt", where=path) from None
-    # No hash covers the manifest itself, so its text must be exactly what vitral writes.
-    if manifest.to_json().encode() != text:
-        raise WeightsError("damaged: not the text that vitral writes", code="weights.corrupt", where=path)
+    manifest = read_manifest_as(CheckpointManifest, folder)
+    verify_entries(folder, manifest.files, "")
     return manifest
 
 
@@ -173,6 +158,15 @@ class Checkpoint(NamedTuple):
         for address, tensor in assemble_tensors(shards):
             group, _, name = address.partition("/")
             yield group, name, tensor
+
+    def names(self) -> set[tuple[str, str]]:
+        """Group and name of every tensor, without reading them."""
+        found: set[tuple[str, str]] = set()
+        for stem in self.stems:
+            for name in tensor_names(self.path / f"{stem}{SUFFIX}"):
+                group, _, inner = name.partition("/") if SHARD.fullmatch(stem) else (stem, "", name)
+                found.add((group, inner))
+        return found
 
     def state(self) -> JsonValue:
         """The JSON state."""
@@ -214,10 +208,29 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if checkpoint_path(path.parent, manifest.step) != _final_path(path):
         message = f"written for step {manifest.step}, which is not the step of its folder"
         raise WeightsError(message, code="weights.corrupt", where=path / MANIFEST)
-    if STATE not in manifest.files:
+    if STATE not in manifest.names:
         raise WeightsError(f"does not list {STATE}", code="weights.corrupt", where=path / MANIFEST)
-    stems = tuple(name.removesuffix(SUFFIX) for name in manifest.files if name.endswith(SUFFIX))
-    return Checkpoint(path, manifest.step, stems)
+    stems = tuple(name.removesuffix(SUFFIX) for name in manifest.names if name.endswith(SUFFIX))
+    checkpoint = Checkpoint(path, manifest.step, stems)
+    if missing := _missing_tensors(checkpoint):
+        message = f"lists {', '.join(missing)}"
+        raise WeightsError(message, code="weights.corrupt", where=path / MANIFEST)
+    return checkpoint
+
+
+def _missing_tensors(checkpoint: Checkpoint) -> list[str]:
+    """What a manifest does not list, but the state was saved with: the hashes cover only what it lists."""
+    state, shards = checkpoint.state(), [match for stem in checkpoint.stems if (match := SHARD.fullmatch(stem))]
+    expected = state.get("tensors") if isinstance(state, dict) else None
+    missing = ["not all shards"] * any(int(match[1]) != len(shards) for match in shards)
+    if isinstance(expected, dict):
+        found = Counter(group for group, _ in checkpoint.names())
+        missing += [
+            f"{found[name]} of {count} tensors of {name}" for name, count in expected.items() if found[name] != count
+        ]
+    elif isinstance(state, dict) and "position" in state and not shards:  # an older format, with a file a group
+        missing += [f"no {group}{SUFFIX}" for group in GROUPS if group not in checkpoint.stems]
+    return missing
 
 
 def save_checkpoint(
@@ -237,6 +250,7 @@ def save_checkpoint(
 def begin_draft(folder: Path, step: int, storage: Storage) -> Path:
     """A new, empty draft folder for a checkpoint."""
     draft = _draft_path(checkpoint_path(folder, step))
+    refuse_link(folder)
     if not folder.exists():
         storage.make_folder(folder)
     storage.remove(draft)
@@ -255,8 +269,7 @@ def commit_draft(
     final = _final_path(draft)
     step = int(final.name.removeprefix("step-"))
     written = {**digests, STATE: storage.write_file(draft / STATE, [memoryview(json.dumps(state).encode())])}
-    manifest = Manifest(step=step, files={name: FileEntry(**digest._asdict()) for name, digest in written.items()})
-    storage.write_file(draft / MANIFEST, [memoryview(manifest.to_json().encode())])
+    write_manifest(draft, CheckpointManifest(step=step, files=file_entries(written)), storage)
     storage.fsync(draft)
     storage.replace_folder(draft, final, backup=draft.with_name(f"{draft.name}-old"))
     past = [known for known in _steps(final.parent) if known <= step]
@@ -272,6 +285,7 @@ def recover_drafts(folder: Path, storage: Storage = STORAGE) -> None:
 
     The caller must hold the lock of the run.
     """
+    refuse_link(folder)
     with write_errors(folder):
         for leftover in (folder / name for name in _names(folder) if re.match(r"step-[0-9]+\.tmp-", name)):
             final = _final_path(leftover)
@@ -300,6 +314,11 @@ def _steps(folder: Path) -> list[int]:
     """The steps of all checkpoints with a final name, damaged or not, oldest first."""
     matches = (re.fullmatch(r"step-([0-9]{8}|[1-9][0-9]{8,})", name) for name in _names(folder))
     return sorted(int(match[1]) for match in matches if match)
+
+
+def latest_step(folder: Path) -> int:
+    """The step of the latest checkpoint, damaged or not; 0 if there is none."""
+    return max(_steps(folder), default=0)
 
 
 def _names(folder: Path) -> list[str]:

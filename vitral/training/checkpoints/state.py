@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
 from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import WeightsError
+from vitral.core.jsonl import LogDigest
 from vitral.data.loading.sampler import SamplerState, SamplingPlan
 from vitral.tasks.task import Task
 from vitral.training.ema import WeightAverage
@@ -34,17 +36,20 @@ class TrainingState(NamedTuple):
 class SavedState(Config):
     """The contents of state.json."""
 
-    format: Literal[2] = 2  # of state.json; core/formats.py reads format 1
+    format: Literal[3] = 3  # of state.json; core/formats.py reads format 1
     position: SamplerState
     averaged: int  # steps in the average
     precision: dict[str, float]  # of the gradient scaler, if one is used
     content: str = ""  # hash of the data; empty while it is not known yet
     changes: tuple[PlanChange, ...] = ()  # of the plan of a run with a time limit, so far
+    tensors: dict[str, int] = Field(default_factory=dict)  # how many each group has; formats 1 and 2 do not say
+    metrics: LogDigest | None = None  # of metrics.jsonl when this was saved; null in formats 1 and 2
 
 
 def parse_state(document: dict[str, Any]) -> SavedState:
     """Parse `state.json` of any format."""
-    return SavedState.parse(document if "format" in document else formats.upgrade(document, formats.STATE))
+    current = document if "format" in document else formats.upgrade(document, formats.STATE)
+    return SavedState.parse(current | ({"format": 3} if document.get("format", 1) in (1, 2) else {}))
 
 
 def state_tensors(learning: TrainingState) -> Tensors:
@@ -57,15 +62,22 @@ def state_tensors(learning: TrainingState) -> Tensors:
 
 
 def saved_state(
-    learning: TrainingState, plan: SamplingPlan, step: int, changes: Sequence[PlanChange] = (), content: str = ""
+    learning: TrainingState,
+    plan: SamplingPlan,
+    step: int,
+    changes: Sequence[PlanChange] = (),
+    content: str = "",
+    metrics: LogDigest | None = None,
 ) -> SavedState:
-    """The JSON state after `step` steps."""
+    """The JSON state after `step` steps, with the digest of the metrics so far in the process that writes them."""
     return SavedState(
         position=plan.state(step),
         averaged=learning.average.count,
         precision=learning.precision.state(),
         content=content,
         changes=tuple(changes),
+        tensors={group: len(tensors) for group, tensors in state_tensors(learning).items()},
+        metrics=metrics,
     )
 
 
