@@ -1,7 +1,13 @@
+import os
+import sys
 from pathlib import Path
 
+import pytest
+
 from tests.errors import raises
+from vitral.core.errors import DataError
 from vitral.data.datasets.files import FileStore
+from vitral.data.datasets.source import open_data
 from vitral.data.samples import Row, Samples, StratifiedSplit, build_samples, format_names
 
 
@@ -66,3 +72,17 @@ def test_paths_do_not_enter_the_fingerprint(tmp_path: Path) -> None:
         rows = [Row("1", "cat", "train"), Row("2", "dog", "train")]
         prints.append(build_samples(home, rows, FileStore(str(root)), StratifiedSplit()).fingerprint())
     assert prints[0] == prints[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a name may be any bytes")
+def test_a_class_name_that_is_not_utf8_is_refused_before_training(tmp_path: Path) -> None:
+    for name in (b"good", b"caf\xe9"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        for number in range(3):
+            Path(os.fsdecode(os.path.join(folder, b"%d.png" % number))).write_bytes(b"x")
+    with raises("data.bad_class_name", tmp_path):
+        open_data(str(tmp_path))
+    faults: list[DataError] = []
+    open_data(str(tmp_path), on_fault=faults.append)
+    assert [fault.code for fault in faults] == ["data.bad_class_name"]

@@ -47,7 +47,7 @@ def test_the_printed_recipe_is_the_one_that_would_run(first: Run, tmp_path: Path
     words = ["train", first.recipe.data.path, "--recipe", "small_hundreds", "--print-recipe", "--seed", "5"]
     done = run_forked(*words, *(word for each in SETTINGS for word in ("--set", each)), cwd=tmp_path)
     (tmp_path / "printed.yaml").write_text(done.stdout, encoding="utf-8")
-    assert load_recipe(tmp_path / "printed.yaml") == override(first.recipe, {"seed": 5})
+    assert load_recipe(tmp_path / "printed.yaml") == override(first.recipe, {"seed": 5, "threads": "auto"})
     assert not (tmp_path / "runs").exists()
 
 

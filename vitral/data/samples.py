@@ -228,6 +228,12 @@ def _missing_classes(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]
 
 def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row], on_fault: OnFault) -> None:
     """Find classes that are not in train (the first, if train has no images at all), and datasets of one class."""
+    for name in classes:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            message, hint = f"class {name!a} has bytes in its name that are not UTF-8", "rename it"
+            on_fault(DataError(message, code="data.bad_class_name", where=where, hint=hint))
     in_train = {row.label for row in rows if row.split == "train"}
     for name in classes if in_train else classes[:1]:
         if name not in in_train:

@@ -186,6 +186,7 @@ class Recipe(Config):
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; no effect on results
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"  # of the CPU, per process; recorded by a run
     compile: bool = False  # train with torch.compile: the first steps are slow, later ones faster
 
     @model_validator(mode="after")

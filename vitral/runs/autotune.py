@@ -4,6 +4,8 @@ import logging
 import time
 from typing import NamedTuple
 
+import torch
+
 from vitral.core.config import override
 from vitral.core.machine import available_memory
 from vitral.data.samples import Samples
@@ -63,6 +65,17 @@ def estimate_bytes(recipe: Recipe, rows: int) -> float:
     weights = model.width * (16 * model.depth * model.width + ends)
     activations = tokens * model.depth * (40 * model.width + 2 * tokens * max(1, model.width // 16))
     return BYTES * (10 * weights + rows * activations)
+
+
+def fix_threads(recipe: Recipe, group: ProcessGroup) -> Recipe:
+    """Use the recipe's number of threads, or record that of the main process for all: sums depend on it."""
+    if group.device.type != "cpu":
+        return recipe
+    threads = recipe.threads if recipe.threads != "auto" else group.run_on_main(torch.get_num_threads)
+    assert isinstance(threads, int)
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    return override(recipe, [f"threads={threads}"])
 
 
 class CostEstimate(NamedTuple):

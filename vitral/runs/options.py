@@ -45,6 +45,7 @@ class TrainOptions(TypedDict, total=False):
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     workers: int | Literal["auto"]
+    threads: int | Literal["auto"]
     compile: bool
     # ends of paths
     arch: str

@@ -24,7 +24,7 @@ from vitral.models.base import Model
 from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Recipe, TimeLimit
 from vitral.runs.artifacts import NOT_IMPROVED, RunArtifacts
-from vitral.runs.autotune import estimate_costs, fit_memory
+from vitral.runs.autotune import estimate_costs, fit_memory, fix_threads
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
 from vitral.runs.callbacks.trackers import open_trackers, read_ids
@@ -177,7 +177,7 @@ def train_request(
             messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
         _log(group, messages)
         setup.begin("measuring")
-        complete = fit_memory(complete, samples, group)
+        complete = fit_memory(fix_threads(complete, group), samples, group)
         if setup.limit:
             least = estimate_costs(complete, samples, group).least
             check_limit(setup.limit, group.max(round(setup.spent())), group.max(ceil(least)))
@@ -214,6 +214,8 @@ def resume(
         source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None
         task = build_task(recipe, samples, group.device, source)
         del source  # training needs the memory
+        if recipe.threads != "auto":  # as recorded; older runs have not recorded it
+            fix_threads(recipe, group)
         limit = recipe.length.seconds if isinstance(recipe.length, TimeLimit) else 0.0
         earlier = max((change.seconds for change in read_plan(folder.path)), default=0.0)
         setup = SetupProgress(_create_display(), began, limit, earlier)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Lock
@@ -14,6 +15,7 @@ import pytest
 
 from tests.errors import raises
 from vitral.core.errors import DataError, VitralError
+from vitral.data.loading import workers
 from vitral.data.loading.shared_memory import FORK, SPAWN, Context, SharedArray, create_shared
 from vitral.data.loading.workers import PREFETCH, WorkerPool
 
@@ -240,3 +242,30 @@ def _runs(number: int) -> bool:
     except OSError:
         return False
     return state != "Z"  # an ended process that nobody has asked after
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_a_worker_that_is_stopped_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STOPPED_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(workers, "STOPPED_TIMEOUT", 0.3)
+    pool, _ = start_pool(2, steps=range(1000))
+    pid = pool.processes[1].pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    with raises("run.lost_process", pid, "SIGSTOP", f"kill -CONT {pid}"):
+        for _ in pool.slots():
+            pass
+    monkeypatch.setattr(workers, "SHUTDOWN_TIMEOUT", 0.5)
+    assert not pool.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_a_worker_that_is_stopped_for_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "STOPPED_CHECK_SECONDS", 0.1)
+    pool, _ = start_pool(2)
+    pid = pool.processes[1].pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    assert len(list(pool.slots())) == 9
+    timer.join()
+    assert pool.close()

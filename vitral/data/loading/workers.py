@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Semaphore
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -30,6 +31,8 @@ from vitral.data.loading.shared_memory import Context, SharedArray, create_share
 PARENT_CHECK_SECONDS = 1.0  # between two checks that the parent process is alive
 SHUTDOWN_TIMEOUT = 10.0  # seconds until workers that do not end are killed
 PREFETCH = 4  # batches in the ring
+STOPPED_CHECK_SECONDS = 1.0  # between two looks at a worker that is waited for
+STOPPED_TIMEOUT = 15.0  # seconds after which a worker that was stopped by a signal counts as lost
 
 
 class Work(Protocol):
@@ -117,20 +120,33 @@ class WorkerPool:
 
     def _wait_for(self, number: int) -> None:
         """Wait until a worker has written its rows of the next batch."""
-        pipe = self.pipes[number]
+        pipe, stopped = self.pipes[number], 0.0
         while not pipe.poll():  # also true once the pipe of a dead worker is closed
             codes = [process.exitcode for process in self.processes]  # read once: a later death ends the wait below
             for other, code in enumerate(codes):
                 if code:  # it may hold the lock that all others wait for
                     raise self._lost_worker(other)
             alive = [process for process, code in zip(self.processes, codes, strict=True) if code is None]
-            wait([pipe, *(process.sentinel for process in alive)])
+            if not wait([pipe, *(process.sentinel for process in alive)], timeout=STOPPED_CHECK_SECONDS):
+                # Counted in our own waits, not by a clock: a job that is stopped as a whole continues as a whole.
+                halted = [other for other, process in enumerate(self.processes) if is_stopped(process.pid)]
+                stopped = stopped + STOPPED_CHECK_SECONDS if halted else 0.0
+                if stopped >= STOPPED_TIMEOUT:
+                    raise self._stopped_worker(halted[0])
         try:
             error = pipe.recv()
         except EOFError:
             raise self._lost_worker(number) from None
         if error is not None:
             raise error
+
+    def _stopped_worker(self, number: int) -> VitralError:
+        step, row = self.current.array[number].tolist()
+        pid = self.processes[number].pid
+        message = f"a worker, process {pid}, has been stopped (SIGSTOP) for {STOPPED_TIMEOUT:g} s"
+        reading = f" while reading {self.work.name(step, row)}" if row >= 0 else ""
+        hint = f"continue it with kill -CONT {pid} before that, or resume the run"
+        return VitralError(f"{message}{reading}", code="run.lost_process", where=f"process {pid}", hint=hint)
 
     def _lost_worker(self, number: int) -> VitralError:
         process = self.processes[number]
@@ -144,6 +160,15 @@ class WorkerPool:
         hint = f"remove the image if this happens again; {memory}"
         message = f"a worker was {how} while reading this image"
         return DataError(message, code="data.lost_process", where=self.work.name(step, row), hint=hint)
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Whether a process is stopped by a signal; False where the system does not say."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in {"T", "t"}
 
 
 def request_stop(stopping: SharedArray) -> None:

@@ -12,13 +12,15 @@ its timeout. Here the others end after `TIMEOUT + EXIT_GRACE`, and say which pro
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import NamedTuple, Self
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -262,23 +264,40 @@ def open_distributed_group(world: World, device: torch.device) -> Iterator[Distr
         device, backend = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))), "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(device)
     store = open_store(world)
+    previous = _on_terminate(_raise_terminated)
     own_store = store.clone()  # type: ignore[attr-defined] # the stubs lack it
-    with Heartbeat(PrefixStore("heartbeat", own_store), world) as heartbeat:
-        try:
-            group_store = PrefixStore("group", store)
-            dist.init_process_group(
-                backend, store=group_store, rank=world.rank, world_size=world.size, timeout=COLLECTIVE_TIMEOUT
-            )
-            group = DistributedGroup(world, device, heartbeat)
-            yield group
-            group.barrier()
-        except BaseException as error:
-            # Of a lost process, torch reports only that a connection was closed.
-            if isinstance(error, RuntimeError) and (lost := heartbeat.find_lost()):
-                raise lost from error
-            heartbeat.report_end(describe_error(error))
-            raise
-        dist.destroy_process_group()  # not after an error: a device may wait for a lost process
+    try:
+        with Heartbeat(PrefixStore("heartbeat", own_store), world) as heartbeat:
+            try:
+                group_store = PrefixStore("group", store)
+                dist.init_process_group(
+                    backend, store=group_store, rank=world.rank, world_size=world.size, timeout=COLLECTIVE_TIMEOUT
+                )
+                group = DistributedGroup(world, device, heartbeat)
+                yield group
+                group.barrier()
+            except BaseException as error:
+                # Of a lost process, torch reports only that a connection was closed, and torchrun sends SIGTERM to the
+                # others. They say why, and how to resume, before they end.
+                _on_terminate(signal.SIG_IGN)
+                if isinstance(error, RuntimeError | SystemExit) and (lost := heartbeat.find_lost()):
+                    raise lost from error
+                heartbeat.report_end(describe_error(error))
+                raise
+            dist.destroy_process_group()  # not after an error: a device may wait for a lost process
+    finally:
+        _on_terminate(previous)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _on_terminate(handler: Any) -> Any:
+    """Set what SIGTERM does, and return what it did; outside the main thread nothing is changed."""
+    if threading.current_thread() is threading.main_thread():
+        return signal.signal(signal.SIGTERM, handler)
+    return signal.SIG_DFL
 
 
 def open_store(world: World) -> Store:
