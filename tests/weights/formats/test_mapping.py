@@ -85,6 +85,7 @@ def test_the_example_of_the_documentation_gives_the_logits_of_its_code(tmp_path:
     assert any("[-1, 1]" in line for line in bundle.assumptions)
     found = read_certificate(tmp_path / "ours")
     assert found == made.certificate
+    assert found.again.largest == 0
     assert (found.source, found.dropped, found.changed) == (None, ("iteration", "shadow.fc.w"), ())
     assert "rules of the user" in found.source_library
     assert "no library was run" in found.source_library

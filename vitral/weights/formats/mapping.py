@@ -165,7 +165,7 @@ class TensorRule(Config):
         """Ours from theirs."""
         for step in self.steps:
             tensors = step.apply(tensors)
-        return tensors
+        return [tensor.contiguous() for tensor in tensors]  # the order in memory would change the last bits of outputs
 
     def write(self, history: Sequence[Shapes], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Theirs from ours, by the shapes that they had."""

@@ -18,7 +18,7 @@ LEAST = 0.15  # of a layout's names that a file must have to be called near to i
 # What a format says of a file that has its marks and is of another architecture.
 FAULTS = ("missing_tensor", "unexpected_tensor", "shape_mismatch", "wrong_type", "missing_setting", "bad_setting",
           "bad_config", "ambiguous", "unsupported")  # fmt: skip
-OTHER_LAYOUT = "if it is a Vision Transformer with names of its own, map them: --map rules.yaml, see docs/weights.md"
+OTHER_LAYOUT = "if it is a Vision Transformer with names of its own, write rules for them, see docs/weights.md"
 SMALL = {"image_size": 32, "stem.patch": 8, "width": 64, "depth": 1, "mixer.heads": 2, "head": "none"}
 Shape = tuple[int, ...]
 
@@ -48,8 +48,9 @@ def unknown_format(ckpt: Checkpoint, formats: Iterable[Format]) -> WeightsError:
     fields = [f"{name} {ckpt.config[name]!r}" for name in ("model_type", "architecture") if name in ckpt.config]
     kind = f" ({', '.join(fields)} in config.json)" if fields else ""
     message = f"not a Vision Transformer that is known here{kind}: {found.text if found else some}"
-    message += f"; {near.describe()}" if near else ""
-    return ckpt.error(message, "weights.unknown_format", found.hint if found else OTHER_LAYOUT)
+    message += f"; {near.describe() if near else 'no known layout has names like these'}"
+    hint = found.hint if found else f"{OTHER_LAYOUT}: {ckpt.convert_command('--map rules.yaml')}"
+    return ckpt.error(message, "weights.unknown_format", hint)
 
 
 def explain_fault(ckpt: Checkpoint, formats: Iterable[Format], error: WeightsError) -> WeightsError:
