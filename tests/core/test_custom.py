@@ -1,5 +1,7 @@
 """Classes of users: in unions, in files, and refused unless they are trusted."""
 
+import importlib.util
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -241,3 +243,18 @@ def test_files_of_one_name_are_copied_under_two(reference: str, tmp_path: Path) 
     assert len(files) == 3
     assert {FILE.encode(), f"{FILE}\n".encode()} < set(files.values())
     assert copy_sources({"kind": f"{tmp_path}/gone.py:A"}) == {}
+
+
+def test_bytecode_beside_a_copy_is_never_run(reference: str, tmp_path: Path) -> None:
+    folder = copied(tmp_path / "code", reference)
+    original = Path(reference.rpartition(":")[0])
+    (tmp_path / "evil.py").write_text(FILE.replace("(4, 5)", "(66, 66)"), encoding="utf-8")
+    cache = importlib.util.cache_from_source(str(folder / original.name))
+    py_compile.compile(
+        str(tmp_path / "evil.py"), cache, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+    original.unlink()
+    for name in [name for name in sys.modules if name.startswith("vitral_copy_")]:
+        del sys.modules[name]  # of the same content, from another test
+    with trusted(), use_copies(folder):
+        assert part_of(hold(find_class(reference, Config)())).sides == (4, 5)

@@ -16,8 +16,9 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from vitral.core.errors import ConfigError
@@ -223,12 +224,19 @@ def _hash(path: Path) -> str:
     return hashlib.sha256(read_file(path)).hexdigest() if path.is_file() else ""
 
 
+class _SourceLoader(SourceFileLoader):
+    """Runs the text of a file, never the bytecode beside it, which no hash covers, and leaves none there."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _import_file(path: Path, where: str, name: str = "") -> object:
     """The module in a file, under a name of its own; the folder of the file does not enter the import path."""
     name = name or f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)))
     if spec is None or spec.loader is None or not path.is_file():
         message, hint = f"no such Python file: {path}", "put it there, or import the class in Python before loading"
         raise ConfigError(message, code="config.not_importable", where=where, hint=hint)
