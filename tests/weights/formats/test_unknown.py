@@ -125,9 +125,9 @@ def test_the_state_of_an_optimizer_is_named(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    torch.save(optimizer.state_dict(), tmp_path / "saved.pt")
     with raises("weights.not_state_dict", "optimizer", "param_groups"):
-        vitral.load(tmp_path / "optimizer.pt", allow_pickle=True)
+        vitral.load(tmp_path / "saved.pt", allow_pickle=True)
 
 
 @pytest.mark.parametrize("name", ["swin", "cait", "llama"])
