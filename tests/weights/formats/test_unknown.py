@@ -49,8 +49,9 @@ def test_every_foreign_file_has_an_expectation() -> None:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_foreign_file_is_refused_by_what_it_is(tmp_path: Path, name: str) -> None:
-    with raises("weights.unknown_format", FOUND[name], f"{name}.safetensors") as caught:
+    with raises("weights.unknown_format", f"{name}.safetensors") as caught:
         vitral.load(foreign(name, tmp_path))
+    assert FOUND[name] in caught.value.message  # not only in the path
     assert not [words for words in BLAME if words in str(caught.value)]
     assert caught.value.hint
 
@@ -126,8 +127,9 @@ def test_the_state_of_an_optimizer_is_named(tmp_path: Path) -> None:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     torch.save(optimizer.state_dict(), tmp_path / "saved.pt")
-    with raises("weights.not_state_dict", "optimizer", "param_groups"):
+    with raises("weights.not_state_dict", "param_groups") as caught:
         vitral.load(tmp_path / "saved.pt", allow_pickle=True)
+    assert "optimizer" in caught.value.message  # not only in the path
 
 
 @pytest.mark.parametrize("name", ["swin", "cait", "llama"])
