@@ -43,6 +43,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/explanation/test_browser.py",
     "tests/models/test_references.py",
     "tests/test_architecture.py",
+    "tests/test_attack.py",
     "tests/test_before.py",
     "tests/test_custom_parts.py",
     "tests/test_docs.py",

@@ -3,10 +3,11 @@
 import os
 import resource
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Literal, NamedTuple
 
 from vitral.core.errors import VitralError
@@ -43,21 +44,22 @@ class Result(NamedTuple):
 
 def run_case(case: Case) -> Result:
     """Run one case in this process."""
-    with TemporaryDirectory(prefix="attack-") as folder:
-        made = case.make(Path(folder))
-        before, started = reset_peak(), time.process_time()
-        try:
-            case.use(made)
-        except VitralError as error:
-            outcome = error.code
-            fault = "internal error" if outcome.startswith("internal.") else ""
-            if case.expected == "works":
-                fault = f"refused: {error}"
-        except Exception as error:
-            outcome, fault = type(error).__name__, f"{type(error).__name__}: {error}"[:200]
-        else:
-            outcome, fault = "answered", "accepted" if case.expected == "error" else ""
-        seconds, megabytes = time.process_time() - started, peak() - before
+    folder = mkdtemp(prefix="attack-")
+    made = case.make(Path(folder))
+    before, started = reset_peak(), time.process_time()
+    try:
+        case.use(made)
+    except VitralError as error:
+        outcome = error.code
+        fault = "internal error" if outcome.startswith("internal.") else ""
+        if case.expected == "works":
+            fault = f"refused: {error}"
+    except Exception as error:
+        outcome, fault = type(error).__name__, f"{type(error).__name__}: {error}"[:200]
+    else:
+        outcome, fault = "answered", "accepted" if case.expected == "error" else ""
+    seconds, megabytes = time.process_time() - started, peak() - before
+    subprocess.run(["rm", "-rf", folder], check=True)  # Python's own removal recurses, and some folders are deep
     if not fault and case.expected != "works":
         fault = cost_fault(seconds, megabytes)
     return Result(case.family, case.name, fault, outcome, round(seconds, 2), round(megabytes))

@@ -358,3 +358,9 @@ def test_links_that_lead_nowhere_are_collected_without_labels_too(tmp_path: Path
     samples = open_unlabeled(tmp_path, HOW, found.append)
     assert [fault.code for fault in found] == ["data.broken_link"]
     assert len(samples.items) == 2
+
+
+def test_folders_that_lie_too_deep_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "/".join(["d"] * 300)).mkdir(parents=True)
+    with raises("data.too_deep"):
+        open_folder(tmp_path, HOW)

@@ -39,6 +39,9 @@ def is_litter(name: str) -> bool:
     return name.startswith(".") or name.lower() in LITTER
 
 
+MAX_DEPTH = 256  # folders inside each other: each is a call inside a call
+
+
 class Folder(NamedTuple):
     """The sorted names in a folder, without litter, and the identities of the folder and of those above it.
 
@@ -54,6 +57,9 @@ class Folder(NamedTuple):
 
 def list_folder(path: str, ancestors: tuple[Identity, ...], key: Callable[[str], Any] | None = None) -> Folder:
     """List one folder. Links are followed; one that leads back to an ancestor is a DataError."""
+    if len(ancestors) > MAX_DEPTH:
+        message = f"more than {MAX_DEPTH} folders deep"
+        raise DataError(message, code="data.too_deep", where=path, hint="move it up, or remove it")
     here = identity(path)
     if here in ancestors:
         raise DataError("a link to a folder above it", code="data.link_loop", where=path, hint="remove the link")

@@ -204,7 +204,7 @@ def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             yield from tar
             end = tar.offset
-    except (tarfile.TarError, ValueError, OverflowError) as error:
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # the last by chained long names
         message = f"not a complete tar file: {error}"
         raise DataError(message, code="data.bad_archive", where=where, hint=DOWNLOAD) from None
     file.seek(end)
