@@ -22,7 +22,7 @@ from vitral.data.datasets.huggingface import TableStore
 from vitral.data.datasets.shards import ShardStore
 from vitral.data.datasets.urls import is_remote
 from vitral.data.hash_files import DIGEST_BYTES, HashCache, hash_files
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, Store
 
 CACHE_FILE = "hashes.sqlite"
 FEW_FILES, FEW_BYTES = 200, 2**25  # which are hashed at once
@@ -35,30 +35,45 @@ class ContentFile(NamedTuple):
     path: str
 
 
-def content_files(samples: Samples) -> list[ContentFile] | None:
-    """The files with the images of a dataset; None if they are in memory, behind an address or a user's own."""
+def has_files(store: Store) -> bool:
+    """Whether the images are in files of this machine: not in memory, behind an address or a user's own."""
+    if isinstance(store, ShardStore):
+        return not any(map(is_remote, store.paths))
+    return isinstance(store, FileStore | TableStore)
+
+
+def content_files(samples: Samples) -> list[ContentFile]:
+    """The files with the images of a dataset that has files."""
     store = samples.store
     if isinstance(store, FileStore):
         return [ContentFile(item.name, store.address(item.name)) for item in samples.items]
     if isinstance(store, TableStore):
         names = dict.fromkeys(item.name.rpartition("#")[0] for item in samples.items)
         return [ContentFile(name, os.path.join(store.root, name)) for name in names]
-    if isinstance(store, ShardStore) and not any(map(is_remote, store.paths)):
-        return [ContentFile(os.path.basename(path), path) for path in store.paths]
-    return None
+    assert isinstance(store, ShardStore)
+    return [ContentFile(os.path.basename(path), path) for path in store.paths]
 
 
 class ContentHash:
     """Computes the hash of the contents of a dataset in the background."""
 
     def __init__(self, samples: Samples) -> None:
-        self.samples, self.files = samples, content_files(samples)
-        self.is_known = self.files is not None or isinstance(samples.store, ArrayStore)  # whether there is a hash
+        self.samples = samples
+        self.is_known = has_files(samples.store) or isinstance(samples.store, ArrayStore)  # whether there is a hash
         self._process: subprocess.Popen[bytes] | None = None
         self._paths: IO[bytes] | None = None
         self._hashes: IO[bytes] | None = None
         self._cache = cache_folder("contents") / CACHE_FILE
-        self._absolute = [os.path.abspath(file.path) for file in self.files or ()]
+
+    @cached_property
+    def files(self) -> list[ContentFile] | None:
+        """The files to hash; None if the images are in memory. Listing a million takes seconds, so not at the start."""
+        return content_files(self.samples) if has_files(self.samples.store) else None
+
+    @cached_property
+    def _absolute(self) -> list[str]:
+        here = os.path.abspath(".")
+        return [os.path.join(here, file.path) for file in self.files or ()]
 
     @cached_property
     def _is_small(self) -> bool:
@@ -86,7 +101,9 @@ class ContentHash:
         )
 
     def poll(self) -> str:
-        """The hash, or an empty string if it is not complete."""
+        """The hash, or an empty string if it is not complete; the first call begins to compute it."""
+        if self._process is None:
+            self.start()
         if self._process is not None and self._process.poll() is None:
             return ""
         return self.wait()

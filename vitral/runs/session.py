@@ -213,8 +213,7 @@ class Session:
             seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop, several
         )
         if self.contents is not None:
-            self.contents.start()
-            callbacks.append(self.contents)
+            callbacks.append(self.contents)  # begins after the first step, which does not wait for it
         callbacks += [checkpointing, SavedReporter(self)]
         complete, start = self.is_complete, self.step
         last = start if complete else MAX_STEPS if self.budget else parts.steps

@@ -39,11 +39,6 @@ class ContentRecorder:
             raise DataError(message, code="data.changed", where=self._hash.samples.where, hint=hint)
         self._record(recorded)
 
-    def start(self) -> None:
-        """Begin to hash, if the hash is not known."""
-        if not self.content:
-            self._hash.start()
-
     def due(self, step: int, steps: int) -> bool:
         return not self.content and self._hash.is_known
 
