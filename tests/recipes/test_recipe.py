@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,17 @@ from vitral.data.transforms.crop import RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.head import LinearHead, NoHead
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import Epochs, Images, ImagesSeen, LengthConfig, NoEarlyStopping, Patience, Recipe, Steps
+from vitral.recipes.recipe import (
+    Epochs,
+    Images,
+    ImagesSeen,
+    LengthConfig,
+    NoEarlyStopping,
+    Patience,
+    Recipe,
+    Steps,
+    read_recipe,
+)
 
 PLAN = SamplingPlan(np.zeros(25, dtype=np.int64), Shuffled(), batch_size=10, seed=0)  # two steps an epoch
 
@@ -73,3 +85,11 @@ def test_a_scaling_of_three_channels_does_not_fit_gray_images() -> None:
 def test_patience_ends_only_where_it_was_asked_for() -> None:
     assert not NoEarlyStopping().should_stop(1_000)
     assert [Patience(evaluations=3).should_stop(count) for count in (0, 2, 3, 4)] == [False, False, True, True]
+
+
+def test_a_recipe_of_an_earlier_format_keeps_its_pixels() -> None:
+    old = json.loads(Recipe().to_json())
+    del old["images"]["jpeg_scale"]
+    assert read_recipe(json.dumps(old | {"format": 3}).encode()).images.jpeg_scale == "smallest"
+    assert read_recipe(json.dumps(old).encode()).images.jpeg_scale == "triple"
+    assert Recipe().preprocessing().decoding.jpeg_scale == "triple"

@@ -52,7 +52,7 @@ def test_what_is_assumed_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixt
     save(loaded().model, tmp_path / "out")
     bundle = load(tmp_path / "out").bundle
     assert bundle.classes == ("0", "1", "2", "3")
-    assert bundle.transform == Preprocessing(image_size=TINY.image_size)
+    assert bundle.transform == Preprocessing(image_size=TINY.image_size).with_decoding(jpeg_scale="triple")
     numbered, preprocessing = caplog.messages
     assert numbered.startswith("assumed: ")
     assert "classes=" in numbered

@@ -37,6 +37,7 @@ TEMPLATE = Path(__file__).with_name("run.py.jinja")
 TIMEOUT = 600  # seconds, far more than it needs
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow images that it decodes as Vitral does
 CHECKED_FILES = 16
+FACTORS = {"smallest": 1, "triple": 3, "full": 65_535}  # of the size that a JPEG is decoded at least at
 MIN_COSINE = 0.99  # of features that differ by resizing only
 # Pillow's pixels differ from Vitral's by a few levels, and so do probabilities: another class is an error only where
 # the export prefers its own by more than this.
@@ -79,6 +80,7 @@ def runner_script(target: Target, plan: ExportPlan) -> str:
         squash=isinstance(crop, CenterCrop) and crop.aspect == "squash",
         half="// 2" if isinstance(crop, CenterCrop) and crop.rounding == "down" else "/ 2",
         filter=crop.filter.upper(),
+        factor=FACTORS[decoding.jpeg_scale],
         channels=decoding.channels,
         background=(*decoding.background, 255),
         batch=plan.batch_size,

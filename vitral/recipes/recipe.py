@@ -12,7 +12,7 @@ from vitral.core.config import Config, OpenUnion, override
 from vitral.core.documents import read_document, to_yaml
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
-from vitral.data.decoding.header import MAX_PIXELS, Decoding
+from vitral.data.decoding.header import MAX_PIXELS, Decoding, JpegScale
 from vitral.data.loading.loader import ImagePipeline
 from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
 from vitral.data.loading.shared_memory import CACHE_BYTES
@@ -59,6 +59,7 @@ class Images(Config):
     external: bool = False  # the dataset gives float tensors, which are used as they are
     lenient: bool = False  # use what decodes of damaged images, and name them
     max_pixels: int = Field(default=MAX_PIXELS, ge=1)  # of an image
+    jpeg_scale: JpegScale = "triple"  # at which photos are decoded before they are resized
 
 
 class Epochs(Config):
@@ -162,7 +163,7 @@ EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, OpenUnion()]
 class Recipe(Config):
     """All settings of a run. The defaults are the paper's training of ViT-B/16 on ImageNet (Table 3)."""
 
-    format: Literal[3] = 3  # of recipe.json; core/formats.py reads the older ones
+    format: Literal[4] = 4  # of recipe.json; core/formats.py reads the older ones
     name: str = "custom"
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
@@ -211,7 +212,12 @@ class Recipe(Config):
     def decoding(self) -> Decoding:
         """How training and evaluation decode images."""
         images = self.images
-        return Decoding(channels=self.model.channels, pixel_limit=images.max_pixels, lenient=images.lenient)
+        return Decoding(
+            channels=self.model.channels,
+            pixel_limit=images.max_pixels,
+            lenient=images.lenient,
+            jpeg_scale=images.jpeg_scale,
+        )
 
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of the trained model, which is not lenient."""
@@ -249,4 +255,18 @@ def load_recipe(path: Path) -> Recipe:
 
 def read_recipe(text: bytes) -> Recipe:
     """The recipe in a `recipe.json` of any format."""
-    return Recipe.from_json(upgrade_json(text, formats.RECIPE, Recipe().format))
+    return Recipe.from_json(upgrade_json(_keep_pixels(text), formats.RECIPE, Recipe().format))
+
+
+def _keep_pixels(text: bytes) -> bytes:
+    """The recipe with the scale of photos that formats before 4 do not name."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(data, dict) or data.get("format", 1) not in {1, 2, 3}:
+        return text
+    images = data.get("images", {})
+    if not isinstance(images, dict):
+        return text
+    return json.dumps(data | {"images": {"jpeg_scale": "smallest"} | images}).encode()

@@ -46,7 +46,8 @@ def save(
         names = tuple(map(str, range(num_classes)))
         messages.append(f"assumed: classes numbered from 0 to {num_classes - 1}; pass classes= to name them")
     if transform is None:
-        transform = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
+        decoding = Decoding(channels=config.channels, jpeg_scale="triple")
+        transform = Preprocessing(image_size=config.image_size, decoding=decoding)
         what = f"whole images resized to {config.image_size}, values from -1 to 1"
         messages.append(f"assumed: the paper's preprocessing, {what}; pass transform= to record another")
     bundle = Bundle(

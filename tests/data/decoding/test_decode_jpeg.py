@@ -10,8 +10,9 @@ from PIL import Image
 from tests.data.pictures import cut, encoded, exif, noise
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.decoding.decode import FULL_SIZE, decode, decode_jpeg, open_image
-from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.decode import FULL_SIZE, decode, decode_jpeg, jpeg_scale, open_image
+from vitral.data.decoding.header import Decoding, JpegScale
+from vitral.data.transforms.preprocessing import Preprocessing
 
 PHOTO = np.asarray(Image.fromarray(noise(12, 15, 3).astype(np.uint8)).resize((121, 93), Image.Resampling.BICUBIC))
 FILES = {
@@ -113,3 +114,26 @@ def test_bytes_that_nobody_writes_before_the_end_mean_damage() -> None:
     data = FILES["4:2:0"][:-2] + bytes(range(1, 9)) + FILES["4:2:0"][-2:]
     with raises("data.damaged_image", "8 extraneous bytes"):
         decode(data, "stray.jpg", Decoding(), FULL_SIZE)
+
+
+@pytest.mark.parametrize(("choice", "scale"), [("smallest", 8), ("triple", 2), ("full", 1)])
+def test_the_scale_is_a_choice_of_the_preprocessing(choice: JpegScale, scale: int) -> None:
+    assert jpeg_scale(Size(800, 1200), Size(100, 100), choice) == scale
+    data = encoded(np.asarray(Image.fromarray(PHOTO).resize((484, 372))), "JPEG")
+    decoding = Decoding(jpeg_scale=choice)
+    wanted = jpeg_scale(Size(372, 484), Size(40, 40), choice)
+    np.testing.assert_array_equal(decode(data, "it", decoding, Size(40, 40)), by_pillow(data, wanted))
+
+
+def test_a_decoding_that_does_not_say_keeps_the_smallest_scale() -> None:
+    assert Decoding.parse({"channels": 3}).jpeg_scale == "smallest"
+
+
+def test_a_reduced_photo_is_nearly_that_of_a_full_decode() -> None:
+    photo = Image.fromarray(noise(94, 125, 3).astype(np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+    data, means = encoded(photo, "JPEG", quality=90), []
+    full = np.asarray(Image.open(BytesIO(data)).resize((64, 64), Image.Resampling.BILINEAR), dtype=int)
+    for choice in ("smallest", "triple"):
+        needs = Preprocessing(image_size=Size(64, 64)).with_decoding(jpeg_scale=choice)
+        means.append(np.abs(needs.pixels(data, "it") - full).mean())
+    assert means[1] < 0.7 < means[0]

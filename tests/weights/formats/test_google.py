@@ -148,7 +148,7 @@ def test_classes_without_names_are_numbered_and_that_is_told(caplog: pytest.LogC
     assert "assumed: its 5 classes have no names: numbered" in caplog.messages
     assert bundle.preprocessing == Preprocessing(
         image_size=Size(16, 16), crop=Resize(filter="bilinear"), normalize=CENTERED
-    )
+    ).with_decoding(jpeg_scale="full")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_published_file_is_what_it_is_called(tmp_path: Path) -> None:
     path = put(tmp_path / "B_16.npz", {name: torch.zeros(()).expand(shape) for name, shape in names.items()})
     bundle = vitral.load(path).bundle
     assert bundle.model == model_config("B/16", depth=2, image_size=384)
-    assert bundle.preprocessing == Preprocessing(image_size=Size(384, 384))
+    assert bundle.preprocessing == Preprocessing(image_size=Size(384, 384)).with_decoding(jpeg_scale="full")
 
 
 @pytest.mark.parametrize(

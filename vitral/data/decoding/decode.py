@@ -22,7 +22,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.decoding.damage import avif_damage, is_harmless, is_warning, libtiff_messages, png_damage
-from vitral.data.decoding.header import Decoding, Header, decode_error, pillow_reader, read_header
+from vitral.data.decoding.header import Decoding, Header, JpegScale, decode_error, pillow_reader, read_header
 from vitral.data.decoding.pixels import Pixels, floats_to_8bit, is_16bit_color, raw_mode, read_array, to_8bit
 
 COLORS = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}  # Pillow's modes in the words of simplejpeg
@@ -61,12 +61,19 @@ def log_damage(name: str, damage: str) -> None:
 FULL_SIZE = Size(65_535, 65_535)  # the largest JPEG: as a minimum size it means full scale
 
 
-def jpeg_scale(size: Size, min_size: Size) -> int:
+def jpeg_scale(size: Size, min_size: Size, choice: JpegScale = "smallest") -> int:
     """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the minimum size.
+
+    `triple` leaves three times that, where the image is as large: the resize that follows then hides how a decoder
+    reduces, and the pixels are nearly those of a full decode.
 
     A last row or column that covers less than a whole one does not count. The scale depends on the two sizes alone, so
     that training, evaluation and serving see the same pixels.
     """
+    if choice == "full":
+        return 1
+    if choice == "triple":
+        min_size = Size(3 * min_size.height, 3 * min_size.width)
     fits = [
         scale
         for scale in (8, 4, 2)
@@ -95,7 +102,7 @@ class EncodedImage:
         """The image, upright, (H, W, C). A JPEG is reduced by `jpeg_scale`, to no less than `min_size`."""
         if self.image is None:
             return convert_channels(read_array(self.data, self.name), self.decoding.channels)
-        scale = jpeg_scale(self.size, min_size) if self.header.format == "JPEG" else 1
+        scale = jpeg_scale(self.size, min_size, self.decoding.jpeg_scale) if self.header.format == "JPEG" else 1
         pixels = self._samples(self.image, scale)  # (H, W, 1 to 4)
         if pixels.shape[2] in {2, 4}:
             pixels = composite_alpha(pixels, self.decoding.background)

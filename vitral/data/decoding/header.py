@@ -94,6 +94,7 @@ def _describe(data: bytes) -> str:
     return f"bytes beginning {data[:8].hex(' ')}"
 
 
+JpegScale = Literal["smallest", "triple", "full"]  # sufficient for the crop, at least three times that, the whole image
 Level = Annotated[int, Field(ge=0, le=255)]
 MAX_PIXELS = 50_000_000  # by default
 MOST_PIXELS = 65_535**2  # of the largest JPEG
@@ -126,6 +127,7 @@ class Decoding(Config):
     shortest_side: int = Field(default=8, ge=1)
     longest_aspect: float = Field(default=50.0, ge=1)
     lenient: bool = False
+    jpeg_scale: JpegScale = "smallest"  # of bundles and recipes that do not say: they keep their pixels
 
 
 class Header(NamedTuple):

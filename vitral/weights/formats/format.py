@@ -307,7 +307,9 @@ def assumed_preprocessing(
 ) -> Preprocessing:
     """The preprocessing of a file that does not record its own."""
     scaling = normalize if len(normalize.mean) in {1, channels} else CENTERED
-    return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=crop, normalize=scaling)
+    return Preprocessing(
+        image_size=image, decoding=Decoding(channels=channels, jpeg_scale="full"), crop=crop, normalize=scaling
+    )
 
 
 def parse_positive_int(text: str, where: str) -> int:

@@ -78,7 +78,7 @@ def read_processor(
     image, crop, assumptions = _resized_crop(fields, filter, processor, image_size)
     normalize = _normalize(fields, processor)
     try:
-        decoding = Decoding(channels=channels)
+        decoding = Decoding(channels=channels, jpeg_scale="full")
         made = Preprocessing(image_size=image, decoding=decoding, crop=crop, normalize=normalize)
     except ConfigError as error:
         raise fields.wrong("image_mean", f"as many numbers as channels, {channels}: {error.message}") from None
