@@ -6,9 +6,11 @@ import pytest
 from tests.errors import raises
 from tests.runs.small import begin, photos, recipe_and_samples
 from vitral.core.storage import Lock
+from vitral.recipes.recipe import TimeLimit
 from vitral.runs import preflight
 from vitral.runs.folder import RunFolder
-from vitral.runs.preflight import command_line, create_run, reopen_run
+from vitral.runs.preflight import command_line, create_run, forecast_training, reopen_run
+from vitral.runs.request import RunRequest
 from vitral.runs.train import resume
 
 
@@ -108,3 +110,12 @@ def test_a_file_that_cannot_be_read_is_found_before_the_run_begins(home: Path) -
     with raises("data.corrupt_image", home / "photos", "0.png"):
         begin(home)
     assert not (home / "run").exists()
+
+
+def test_no_length_is_foretold_for_a_time_limit(home: Path) -> None:
+    recipe, samples = recipe_and_samples(home / "photos")
+    found = forecast_training(RunRequest(str(home / "photos"), recipe=recipe), samples)
+    assert found is not None
+    assert found.steps == 12
+    timed = recipe.model_copy(update={"length": TimeLimit(seconds=60)})
+    assert forecast_training(RunRequest(str(home / "photos"), recipe=timed), samples) is None

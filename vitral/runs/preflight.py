@@ -76,7 +76,10 @@ def check_request(request: RunRequest, workers: int) -> Diagnosis:
 
 
 def forecast_training(request: RunRequest, samples: Samples, has_faults: bool = False) -> TrainingForecast | None:
-    """The training of a request on its open data; None without training images, or if faults make it impossible."""
+    """The training of a request on its open data.
+
+    None without training images, if faults make it impossible, or if a time limit decides its length.
+    """
     if not samples.of("train"):
         return None
     try:
@@ -86,6 +89,8 @@ def forecast_training(request: RunRequest, samples: Samples, has_faults: bool = 
         if has_faults:
             return None
         raise
+    if isinstance(recipe.length, TimeLimit):  # its steps are not known before they are timed
+        return None
     plan = build_loader(recipe, samples, "train", SINGLE_PROCESS).plan
     steps, model = recipe.length.total_steps(plan), recipe.model
     return TrainingForecast(
