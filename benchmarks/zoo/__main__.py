@@ -110,9 +110,10 @@ def run_all(targets: Sequence[str], ways: Sequence[str]) -> Iterator[dict[str, A
 
 def provenance() -> dict[str, Any]:
     """The commit of ours, the libraries' versions and the machine."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True, check=False)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "vitral"], check=False).returncode
     versions = {name: version(name) for name in ("timm", "transformers", "vit-pytorch", "torch")}
-    return {"commit": commit.stdout.strip(), "machine": cpu_name(), "versions": versions}
+    return {"commit": commit.stdout.strip() + changed * "-dirty", "machine": cpu_name(), "versions": versions}
 
 
 def read_records(path: Path | None) -> list[Record]:
