@@ -382,6 +382,10 @@ def resampling_of(bundle: Bundle) -> str:
 
 
 def _comparable(preprocessing: Preprocessing) -> Preprocessing:
-    """The preprocessing with one mean per channel, so that equal ones compare equal."""
+    """The preprocessing with one mean per channel and whole photos, so that equal ones compare equal.
+
+    No file of another library says at which scale photos are decoded, and none has to: its own code decodes them whole.
+    """
     normalize = preprocessing.normalize.per_channel(preprocessing.decoding.channels)
-    return preprocessing.model_copy(update={"normalize": normalize})
+    decoding = preprocessing.decoding.model_copy(update={"jpeg_scale": "full"})
+    return preprocessing.model_copy(update={"normalize": normalize, "decoding": decoding})

@@ -257,10 +257,10 @@ def test_color_becomes_luma_and_gray_is_repeated() -> None:
     (9000, 224, 8), (7, 1, 4), (100, 200, 1),
 ])  # fmt: skip
 def test_a_jpeg_is_reduced_as_far_as_the_need_allows(side: int, need: int, scale: int) -> None:
-    assert jpeg_scale(Size(side, side), Size(need, need)) == scale
-    assert jpeg_scale(Size(side, 9000), Size(need, 1)) == scale
-    assert jpeg_scale(Size(9000, side), Size(1, need)) == scale
-    assert jpeg_scale(Size(side, side), FULL_SIZE) == 1
+    assert jpeg_scale(Size(side, side), Size(need, need), "smallest") == scale
+    assert jpeg_scale(Size(side, 9000), Size(need, 1), "smallest") == scale
+    assert jpeg_scale(Size(9000, side), Size(1, need), "smallest") == scale
+    assert jpeg_scale(Size(side, side), FULL_SIZE, "smallest") == 1
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

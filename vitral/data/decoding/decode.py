@@ -61,7 +61,7 @@ def log_damage(name: str, damage: str) -> None:
 FULL_SIZE = Size(65_535, 65_535)  # the largest JPEG: as a minimum size it means full scale
 
 
-def jpeg_scale(size: Size, min_size: Size, choice: JpegScale = "smallest") -> int:
+def jpeg_scale(size: Size, min_size: Size, choice: JpegScale) -> int:
     """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the minimum size.
 
     `triple` leaves three times that, where the image is as large: the resize that follows then hides how a decoder

@@ -198,7 +198,7 @@ class Loader:
 
     def _create_cache(self) -> DecodedCache:
         memory = shared_memory.process_memory(self.cache_bytes, self.context)
-        return DecodedCache(len(self.labels), self.pipeline.decoding.channels, memory, self.context)
+        return DecodedCache(len(self.labels), self.pipeline.decoding, memory, self.context)
 
     @cached_property
     def _in_memory(self) -> InMemoryImages | None:

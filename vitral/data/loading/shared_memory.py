@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from vitral.core.config import Size
 from vitral.data.decoding.decode import EncodedImage, jpeg_scale
+from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 
 Context = ForkContext | SpawnContext
@@ -88,8 +89,8 @@ class DecodedCache:
     An image is cached at the scale at which it was decoded, so a cached image has the pixels that the file would give.
     """
 
-    def __init__(self, images: int, channels: int, memory: CacheMemory, context: Context) -> None:
-        self.memory, self.channels = memory, channels
+    def __init__(self, images: int, decoding: Decoding, memory: CacheMemory, context: Context) -> None:
+        self.memory, self.decoding = memory, decoding
         # (images, 7): height, width, whether it is a JPEG, and for each scale 1 + the start of the pixels
         self.table = create_shared((images, STARTS + len(SCALES)), "int64", context)
 
@@ -110,12 +111,12 @@ class CachedImage:
 
     def pixels(self, min_size: Size) -> Pixels:
         """The image, (H, W, C): see `EncodedImage.pixels`. The array must not be written to."""
-        scale = jpeg_scale(self.size, min_size) if self.is_jpeg else 1
+        scale = jpeg_scale(self.size, min_size, self.cache.decoding.jpeg_scale) if self.is_jpeg else 1
         column, memory = STARTS + SCALES.index(scale), self.cache.memory
         with memory.lock:
             start = int(self.row[column]) - 1
         if start >= 0:
-            shape = (-(-self.size.height // scale), -(-self.size.width // scale), self.cache.channels)
+            shape = (-(-self.size.height // scale), -(-self.size.width // scale), self.cache.decoding.channels)
             return memory.pixels.array[start : start + prod(shape)].reshape(shape)
         pixels = (self.encoded or self.read()).pixels(min_size)
         with memory.lock:
