@@ -132,7 +132,7 @@ def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path) -> None:
             read_export(tmp_path / name)
 
 
-def damage_is_noticed(folder: Path, count: int) -> None:
+def assert_damage_is_noticed(folder: Path, count: int) -> None:
     for path in files_of(folder):
         for place, bit in flips(path.stat().st_size, count):
             with flipped(path, place, bit), pytest.raises(VitralError) as caught:
@@ -142,13 +142,13 @@ def damage_is_noticed(folder: Path, count: int) -> None:
 
 
 def test_a_flipped_bit_anywhere_names_its_file(copied: Path) -> None:
-    damage_is_noticed(copied, 8)
+    assert_damage_is_noticed(copied, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
 def test_a_flipped_bit_in_any_of_many_bytes_names_its_file(home: Path, tmp_path: Path, target: Target) -> None:
-    damage_is_noticed(Path(copytree(made(home, target), tmp_path / "copied")), 500)
+    assert_damage_is_noticed(Path(copytree(made(home, target), tmp_path / "copied")), 500)
 
 
 def test_classes_in_another_order_are_refused(copied: Path) -> None:

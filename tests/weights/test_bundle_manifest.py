@@ -29,7 +29,7 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "best"
 
 
-def damage_is_noticed(bundle: Path, count: int) -> None:
+def assert_damage_is_noticed(bundle: Path, count: int) -> None:
     for path in files_of(bundle):
         for place, bit in flips(path.stat().st_size, count):
             with flipped(path, place, bit), pytest.raises(VitralError) as caught:
@@ -42,12 +42,12 @@ def damage_is_noticed(bundle: Path, count: int) -> None:
 
 
 def test_a_flipped_bit_anywhere_names_its_file(bundle: Path) -> None:
-    damage_is_noticed(bundle, 12)
+    assert_damage_is_noticed(bundle, 12)
 
 
 @pytest.mark.slow
 def test_a_flipped_bit_in_any_of_many_bytes_names_its_file(bundle: Path) -> None:
-    damage_is_noticed(bundle, 1000)
+    assert_damage_is_noticed(bundle, 1000)
 
 
 def test_a_large_file_is_hashed_beside_the_model_and_before_the_first_answer(

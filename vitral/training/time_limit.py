@@ -1,9 +1,9 @@
 """Training within a time limit: the number of steps is planned while they are taken.
 
 A plan is a list of changes: from step `s` on, the run has `n` steps in all. The first is made before any step, from
-nothing, and holds for two steps; those are timed. Each later one comes when as many steps again were taken, or a
-quarter of those left, so that the last ones come just before the end. The schedule is stretched or compressed over what
-is left: its position is piecewise linear in the step, from 0 at the first to 1 at the last.
+nothing, and holds for two steps; those are timed. Each later change follows when the number of steps has doubled, or
+after a quarter of the steps that were left, so that the last ones come just before the end. The schedule is stretched
+or compressed over what is left: its position is piecewise linear in the step, from 0 at the first to 1 at the last.
 
 A change is written to the run (plan.jsonl) before it acts, and a resumed run follows those that are written. So the
 bits depend on the plan, and not on how busy the machine is when a step is taken again.

@@ -2,7 +2,7 @@
 
     python -m vitral.weights.oracles.timm FOLDER
 
-Files of others that timm converts are opened by its own conversion: Google's npz, and state dicts of facebook.
+Files of other libraries that timm can convert (Google's npz, Facebook's state dicts) are opened by timm's conversion.
 """
 
 import inspect

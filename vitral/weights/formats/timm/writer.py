@@ -84,7 +84,7 @@ def timm_form(text: str) -> WrittenModel | NoWay:
 
 
 def oracle_arguments(model: Vit) -> dict[str, Any]:
-    """The architecture of timm that reads files of others with such a model; NoOracleError where it has another."""
+    """The timm architecture that opens such a model from another library's file; NoOracleError if there is none."""
     written = timm_form(model.to_json())
     if isinstance(written, NoWay):
         raise NoOracleError(f"timm, which reads such files, has another model for them: {written.faults[0]}")
