@@ -89,7 +89,8 @@ def test_a_webp_is_measured_before_pillow_allocates_its_canvas() -> None:
 def test_a_large_image_is_converted_in_bands_to_the_same_pixels(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(Image.fromarray(noise(40, 50, 4).astype(np.uint8)).convert(mode), "PNG")
     whole = decode(data, "it", Decoding(), FULL_SIZE)
-    monkeypatch.setattr("vitral.data.decoding.decode.BAND_PIXELS", 170)
+    for module in ("decode", "pixels"):
+        monkeypatch.setattr(f"vitral.data.decoding.{module}.BAND_PIXELS", 170)
     np.testing.assert_array_equal(decode(data, "it", Decoding(), FULL_SIZE), whole)
 
 

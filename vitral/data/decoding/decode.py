@@ -8,7 +8,7 @@ uncovered part of a GIF. Ambiguous modes are refused.
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,7 +23,17 @@ from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.decoding.damage import avif_damage, is_harmless, is_warning, libtiff_messages, png_damage
 from vitral.data.decoding.header import Decoding, Header, JpegScale, decode_error, pillow_reader, read_header
-from vitral.data.decoding.pixels import Pixels, floats_to_8bit, is_16bit_color, raw_mode, read_array, to_8bit
+from vitral.data.decoding.memory import process_budget
+from vitral.data.decoding.pixels import (
+    BAND_PIXELS,
+    Pixels,
+    bands,
+    floats_to_8bit,
+    is_16bit_color,
+    raw_mode,
+    read_array,
+    to_8bit,
+)
 
 COLORS = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}  # Pillow's modes in the words of simplejpeg
 NO_END = "Premature end of JPEG file"
@@ -91,6 +101,7 @@ class EncodedImage:
     decoding: Decoding
     header: Header
     image: ImageFile | None  # none for an .npy file
+    memory: int  # bytes that decoding it takes
     on_damage: Callable[[str, str], object] = log_damage  # with its name, if the decoder is lenient
 
     @property
@@ -100,6 +111,10 @@ class EncodedImage:
 
     def pixels(self, min_size: Size) -> Pixels:
         """The image, upright, (H, W, C). A JPEG is reduced by `jpeg_scale`, to no less than `min_size`."""
+        with process_budget().reserve(self.memory):
+            return self._decode(min_size)
+
+    def _decode(self, min_size: Size) -> Pixels:
         if self.image is None:
             return convert_channels(read_array(self.data, self.name), self.decoding.channels)
         scale = jpeg_scale(self.size, min_size, self.decoding.jpeg_scale) if self.header.format == "JPEG" else 1
@@ -223,15 +238,6 @@ def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pi
         inside[top:bottom, left:right] = True
         return _with_alpha(samples, inside)
     return samples.reshape(*samples.shape[:2], -1)
-
-
-BAND_PIXELS = 2_000_000  # that are converted at a time, so that no second copy of a large image is made
-
-
-def bands(height: int, width: int) -> Iterator[slice]:
-    """The rows of an image, some at a time."""
-    rows = max(1, BAND_PIXELS // width)
-    return (slice(top, min(top + rows, height)) for top in range(0, height, rows))
 
 
 def to_array(image: Image.Image, mode: str) -> Pixels:

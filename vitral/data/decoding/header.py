@@ -151,8 +151,11 @@ class _Exact(BytesIO):
         return got
 
 
-def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, ImageFile | None]:
-    """The header of a file within the limits, and Pillow's reader, which has not decoded a pixel; None for NPY."""
+def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, ImageFile | None, int]:
+    """The header of a file within the limits, Pillow's reader, and the bytes of memory that decoding takes.
+
+    The reader, which is None for NPY, has not decoded a pixel.
+    """
     kind = recognize(data, name)
     with _budget(name):
         early = check_structure(data, kind)
@@ -163,6 +166,7 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
         array = read_array_header(data, name)
         channels, orientation, mode = array.channels, 1, f"{array.dtype} x {array.channels}"
         size = Size(*array.shape[:2])
+        memory = size.height * size.width * (array.channels + decoding.channels)
     else:
         channels, orientation, mode = 3, _orientation(image, data), image.mode + ";16" * is_16bit_color(image)
         sideways = orientation >= 5 and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
@@ -170,8 +174,9 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
     _check(size, channels, name, decoding)
     if image is not None:
         with _budget(name):
-            _check_memory(decode_memory(image, data, mode), data, name, decoding)
-    return Header(kind, size, mode, orientation), image
+            memory = decode_memory(image, data, mode)
+        _check_memory(memory, data, name, decoding)
+    return Header(kind, size, mode, orientation), image, memory
 
 
 @contextmanager

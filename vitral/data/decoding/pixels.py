@@ -5,6 +5,7 @@ Pillow keeps the upper byte of some 16-bit samples and saturates others; here ea
 
 import os
 import sys
+from collections.abc import Iterator
 from io import BytesIO
 from threading import Lock
 from tokenize import TokenError
@@ -33,7 +34,19 @@ def floats_to_8bit(values: NDArray[np.floating], name: str) -> Pixels:
         message = f"expected floats from 0 to 1, found {low:g} to {high:g}"
         hint = "scale them, or save it with 8 bits a sample"
         raise DataError(message, code="data.pixel_out_of_range", where=name, hint=hint)
-    return np.rint(values * np.float64(255.0)).astype(np.uint8)
+    levels = np.empty(values.shape, dtype=np.uint8)
+    for rows in bands(len(values), values[0].size):
+        levels[rows] = np.rint(values[rows].astype(np.float64) * 255)
+    return levels
+
+
+BAND_PIXELS = 2_000_000  # that are converted at a time, so that no second copy of a large image is made
+
+
+def bands(height: int, width: int) -> Iterator[slice]:
+    """The rows of an image, some at a time."""
+    rows = max(1, BAND_PIXELS // width)
+    return (slice(top, min(top + rows, height)) for top in range(0, height, rows))
 
 
 def raw_mode(image: ImageFile) -> str:
@@ -100,4 +113,4 @@ def read_array(data: bytes, name: str) -> Pixels:
     flat = np.frombuffer(data, dtype=found.dtype, offset=found.offset)
     array = flat.reshape(found.shape, order="F" if found.fortran_order else "C")
     image = array.reshape(*found.shape[:2], found.channels)  # (H, W, C)
-    return floats_to_8bit(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
+    return floats_to_8bit(image, name) if found.dtype.kind == "f" else image.astype(np.uint8)

@@ -19,6 +19,7 @@ from vitral.core.config import Size
 from vitral.core.errors import DataError, VitralError
 from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Decoding, Header
+from vitral.data.decoding.memory import MemoryBudget, renew_budget, set_budget, share_budget
 from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, SharedArray, create_shared
 from vitral.data.samples import Item, Samples, Store
 from vitral.data.thumbnails import native_decoding, to_rgb_image
@@ -120,6 +121,7 @@ def examine_all(samples: Samples, workers: int, decoding: Decoding = DEFAULT) ->
         for worker in pool:
             worker.process.join()
             worker.answers.close()
+        renew_budget()
 
 
 def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> Iterator[ExaminedItem]:
@@ -140,19 +142,25 @@ def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> I
 
 def _start_worker(store: Store, chunks: Sequence[Chunk], decoding: Decoding) -> Worker:
     answers, end = DEFAULT_CONTEXT.Pipe(duplex=False)
-    at = create_shared((1,), "int64", DEFAULT_CONTEXT)
-    process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at, decoding), daemon=True)
+    at, memory = create_shared((1,), "int64", DEFAULT_CONTEXT), share_budget(DEFAULT_CONTEXT)
+    process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at, decoding, memory), daemon=True)
     process.start()
     end.close()  # so that the pipe closes if the worker dies
     return Worker(process, answers, at)
 
 
 def _run_worker(
-    store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray, decoding: Decoding
+    store: Store,
+    chunks: Sequence[Chunk],
+    answers: Connection,
+    at: SharedArray,
+    decoding: Decoding,
+    memory: MemoryBudget,
 ) -> None:
     """The loop of a worker. It ignores interrupts, because the parent handles them and stops the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_budget(memory)
     for chunk in chunks:
         results = []
         for index, item in enumerate(chunk):

@@ -26,6 +26,7 @@ from typing import Protocol
 import torch
 
 from vitral.core.errors import DataError, VitralError
+from vitral.data.decoding.memory import MemoryBudget, process_budget, renew_budget, set_budget, share_budget
 from vitral.data.loading.shared_memory import Context, SharedArray, create_shared
 
 PARENT_CHECK_SECONDS = 1.0  # between two checks that the parent process is alive
@@ -62,6 +63,7 @@ class WorkerArgs:
     stopping: SharedArray  # (1,): true once the pool is being closed
     steps: range
     work: Work
+    memory: MemoryBudget  # of all decoders
 
 
 class WorkerPool:
@@ -78,9 +80,10 @@ class WorkerPool:
         self.pipes: list[Connection] = []
         self.processes: list[BaseProcess] = []
         try:
+            memory = share_budget(context) if workers else process_budget()
             for number, free_slots in enumerate(self.free_slots):
                 here, there = context.Pipe(duplex=False)
-                args = WorkerArgs(number, workers, free_slots, self.current, self.stopping, steps, work)
+                args = WorkerArgs(number, workers, free_slots, self.current, self.stopping, steps, work, memory)
                 process = context.Process(target=run_worker, args=(args, there, os.getpid()), daemon=True)
                 process.start()
                 there.close()  # so that the pipe closes when the worker dies
@@ -116,6 +119,7 @@ class WorkerPool:
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             process.close()
             pipe.close()
+        renew_budget()
         return clean
 
     def _wait_for(self, number: int) -> None:
@@ -182,6 +186,7 @@ def run_worker(args: WorkerArgs, pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0) if args.stopping.array[0] else None)
     torch.set_num_threads(1)
+    set_budget(args.memory)
     gc.freeze()  # else each collection would copy the pages shared by the fork
     for step in args.steps:
         while not args.free_slots.acquire(timeout=PARENT_CHECK_SECONDS):
