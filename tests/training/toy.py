@@ -22,12 +22,13 @@ from vitral.training.checkpoints.checkpoint import find_newest, save_checkpoint
 from vitral.training.checkpoints.state import SavedState, TrainingState, restore_state, saved_state, state_tensors
 from vitral.training.ema import Ema
 from vitral.training.loop import MicrobatchConfig, StepResult, UpdateRule, microbatches, train
-from vitral.training.optimizers import AdamW
+from vitral.training.optimizers import AdamW, OptimizerConfig
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
 
 CPU = torch.device("cpu")
 EPOCHS = 3
+ADAMW = AdamW(lr=1e-2)
 
 
 class Logging(NamedTuple):
@@ -46,7 +47,9 @@ class Logging(NamedTuple):
 class Toy:
     """All parts of a run, new, and resumed from the folder if there is a checkpoint."""
 
-    def __init__(self, samples: Samples, folder: Path, portions: int, workers: int) -> None:
+    def __init__(
+        self, samples: Samples, folder: Path, portions: int, workers: int, optimizer: OptimizerConfig = ADAMW
+    ) -> None:
         items = samples.of("train")
         plan = SamplingPlan(np.array([item.label for item in items]), Shuffled(), 4, seed=5)
         sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
@@ -54,7 +57,7 @@ class Toy:
         model = tiny_model(0.2)
         task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
         self.folder, self.steps = folder, EPOCHS * plan.steps_per_epoch
-        optimizer, schedule = AdamW(lr=1e-2), Cosine(warmup=2)
+        schedule = Cosine(warmup=2)
         self.learning = TrainingState(
             task, optimizer.build(task), Ema(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
         )

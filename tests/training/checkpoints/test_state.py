@@ -7,6 +7,7 @@ import torch
 
 from tests.errors import raises
 from tests.training.toy import Toy, small_set
+from vitral.core.config import union_members
 from vitral.data.samples import Samples
 from vitral.training.checkpoints.state import (
     SavedState,
@@ -16,7 +17,7 @@ from vitral.training.checkpoints.state import (
     saved_state,
     state_tensors,
 )
-from vitral.training.optimizers import AdamW
+from vitral.training.optimizers import AdamW, OptimizerConfig, Sgd
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +41,12 @@ def test_stopping_after_any_step_changes_no_bit(samples: Samples, tmp_path: Path
         assert [*first.lines, *second.lines] == straight.lines
 
 
-def test_a_stop_after_every_step_changes_no_bit(samples: Samples, tmp_path: Path) -> None:
-    straight = Toy(samples, tmp_path / "straight", 1, workers=0)
+@pytest.mark.parametrize("kind", union_members(OptimizerConfig))
+def test_a_stop_after_every_step_changes_no_bit(samples: Samples, tmp_path: Path, kind: type[AdamW | Sgd]) -> None:
+    straight = Toy(samples, tmp_path / "straight", 2, workers=0, optimizer=kind())
     straight.run(straight.steps)
     for stop in range(1, straight.steps + 1):
-        halting = Toy(samples, tmp_path / "halting", 1, workers=0)
+        halting = Toy(samples, tmp_path / "halting", 2, workers=0, optimizer=kind())
         halting.run(stop)
     assert halting.bits() == straight.bits()
 

@@ -19,6 +19,6 @@ def played(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "done").exists():
             images(folder / "photos")
-            play("talk+partings+races+scales+full", folder)
+            play("talk+partings+races+exact+scales+full", folder)
             (folder / "done").touch()
     return folder

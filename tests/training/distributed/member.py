@@ -7,6 +7,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
-from tests.training.distributed.race import CPU, STEPS, Race
+from tests.training.distributed.race import ADAMW, CPU, EXACT, STEPS, Race, float64
 from vitral.core.config import union_members
 from vitral.core.errors import DataError, VitralError
 from vitral.data.datasets.source import open_data
@@ -78,6 +79,19 @@ def races(folder: Path, company: ProcessGroup) -> None:
         stopped(folder, samples, company, kind)
 
 
+def exact(folder: Path, company: ProcessGroup) -> None:
+    """Whole runs in float64 with optimizers that need more than the shard of a weight; one is stopped on the way."""
+    samples = open_data(str(folder / "photos"))
+    with float64():
+        for optimizer in EXACT:
+            for kind in KINDS:
+                name = f"{optimizer.kind}-{kind.kind}"
+                keep(folder / name, Race(samples, company, kind, 1, optimizer).run(0, STEPS))
+                Race(samples, company, kind, 1, optimizer).run(0, 7).save(folder / f"saved-{name}", 7)
+                second = Race(samples, company, kind, 1, optimizer)
+                keep(folder / f"{name}-stopped", second.run(second.resume(folder / f"saved-{name}"), STEPS))
+
+
 def stopped(folder: Path, samples: Samples, company: ProcessGroup, kind: DistributedConfig) -> None:
     saved = folder / f"saved-by-{kind.kind}"
     Race(samples, company, kind, 3).run(0, 7).save(saved, 7)
@@ -117,8 +131,8 @@ def scales(folder: Path, company: ProcessGroup) -> None:
     """Gradients that overflow in a weight that one process has all of."""
     samples = open_data(str(folder / "photos"))
     found = {}
-    for kind in KINDS:
-        race = Race(samples, company, kind, 1)
+    for kind, optimizer in product(KINDS, (ADAMW, *EXACT)):
+        race = Race(samples, company, kind, 1, optimizer)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         race.learning.precision.scaler = scaler
         race.run(2, 3)
@@ -127,7 +141,7 @@ def scales(folder: Path, company: ProcessGroup) -> None:
         race.run(3, 4)
         after = race.weights()
         kept = all(torch.equal(before[name], after[name]) for name in before if name.startswith("own/"))
-        found[kind.kind] = [scaler.get_scale(), kept]
+        found[f"{optimizer.kind}-{kind.kind}"] = [scaler.get_scale(), kept]
     (folder / f"scales-{company.world.rank}.json").write_text(json.dumps(found))
 
 
@@ -171,7 +185,8 @@ def failed(folder: Path, company: ProcessGroup) -> None:
 
 
 SCENES: dict[str, Callable[[Path, ProcessGroup], None]] = {
-    scene.__name__: scene for scene in (talk, partings, races, resumes, three, scales, full, killed, frozen, failed)
+    scene.__name__: scene
+    for scene in (talk, partings, races, exact, resumes, three, scales, full, killed, frozen, failed)
 }
 
 

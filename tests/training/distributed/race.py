@@ -1,8 +1,10 @@
 """A run whose every step is the same for any number of processes: no chance but in the crops, which are counted."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -35,14 +37,26 @@ from vitral.training.loop import (
     microbatches,
     train,
 )
-from vitral.training.optimizers import AdamW
+from vitral.training.optimizers import AdamW, Muon, OptimizerConfig
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
 
 CPU = torch.device("cpu")
 STEPS = 20
 CLIPS = {1: 1.0, 3: 1e9}  # by the number of portions: every gradient is cut, which would hide a wrong length, or none
+# A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
+ADAMW = AdamW(lr=3e-3, eps=1e-4)
+EXACT: tuple[OptimizerConfig, ...] = (Muon(adamw_lr=3e-3, adamw_eps=1e-4),)  # tested in float64
 IMAGES, BATCH = 21, 4  # the sixth batch has one image, so one of two processes has none
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    """Everything that is built and run here is in float64, also what is usually cast to float32."""
+    torch.set_default_dtype(torch.float64)
+    with patch.object(Tensor, "float", Tensor.double):
+        yield
+    torch.set_default_dtype(torch.float32)
 
 
 class Logging(NamedTuple):
@@ -61,16 +75,22 @@ class Logging(NamedTuple):
 class Race:
     """All parts of a run, new."""
 
-    def __init__(self, samples: Samples, group: ProcessGroup, distributed: DistributedConfig, portions: int) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        group: ProcessGroup,
+        distributed: DistributedConfig,
+        portions: int,
+        optimizer: OptimizerConfig = ADAMW,
+    ) -> None:
         items = samples.of("train")
         plan = SamplingPlan(np.array([item.label for item in items]), Sequential(), BATCH, 5, group.world)
         torch.manual_seed(0)
         model = tiny_model()
         task = Classify().build(model, 2, samples.counts("train"), CENTERED)
-        self.group = group
+        self.group, self.dtype = group, torch.get_default_dtype()
         self.spread = distributed.build(task, group)
-        # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
-        optimizer, schedule = AdamW(lr=3e-3, eps=1e-4), Cosine(warmup=2)
+        schedule = Cosine(warmup=2)
         self.learning = TrainingState(
             task, optimizer.build(task), Ema(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
         )
@@ -96,7 +116,10 @@ class Race:
 
     def run(self, start: int, stop: int) -> "Race":
         """Take the steps from one up to another."""
-        batches = microbatches(self.loader, start, stop, self.serving)
+        batches = (
+            [portion._replace(images=portion.images.to(self.dtype)) for portion in portions]
+            for portions in microbatches(self.loader, start, stop, self.serving)
+        )
         jobs: list[Callback] = [WeightAveraging(self.learning), Logging(self.lines)]
         train(self.spread.module, batches, self.descent, start, stop, jobs)
         return self

@@ -9,18 +9,19 @@ from safetensors.torch import load_file
 
 from tests.training.distributed.member import KINDS
 from tests.training.distributed.processes import play
-from tests.training.distributed.race import CPU, STEPS, Race
+from tests.training.distributed.race import ADAMW, CPU, EXACT, STEPS, Race, float64
 from vitral.data.datasets.source import open_data
 from vitral.training.checkpoints.checkpoint import AsyncCheckpointWriter, open_checkpoint
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import Ddp, DistributedConfig, Fsdp
+from vitral.training.optimizers import OptimizerConfig
 
 NAMES = [kind.kind for kind in KINDS]
 ROUNDING = 1e-5
 
 
-def alone(folder: Path, portions: int) -> Race:
-    return Race(open_data(str(folder / "photos")), ProcessGroup(CPU), Ddp(), portions)
+def alone(folder: Path, portions: int, optimizer: OptimizerConfig = ADAMW) -> Race:
+    return Race(open_data(str(folder / "photos")), ProcessGroup(CPU), Ddp(), portions, optimizer)
 
 
 def distance(one: Path, other: Path) -> float:
@@ -42,6 +43,18 @@ def test_two_processes_take_the_steps_of_one(played: Path, kind: str, portions: 
     assert {line[2] for line in two} == {4, 1, 21}  # a whole batch, the last, and all images of the evaluation
     weights = load_file(played / f"{kind}-{portions}.safetensors")
     torch.testing.assert_close(weights, one.weights(), atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.parametrize("optimizer", EXACT, ids=lambda optimizer: optimizer.kind)
+def test_two_processes_equal_one_in_float64(played: Path, optimizer: OptimizerConfig) -> None:
+    with float64():
+        one = alone(played, 1, optimizer).run(0, STEPS).weights()
+    start = alone(played, 1).weights()
+    assert any((start[name].double() - one[name]).abs().max() > 0.05 for name in start)  # far from where it began
+    for kind in NAMES:
+        two = load_file(played / f"{optimizer.kind}-{kind}.safetensors")
+        torch.testing.assert_close(two, one, atol=1e-9, rtol=0)
+        assert distance(played / f"{optimizer.kind}-{kind}", played / f"{optimizer.kind}-{kind}-stopped") == 0
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -75,7 +88,8 @@ def test_what_is_saved_has_the_names_and_shapes_that_one_process_gives_them(play
 
 def test_processes_agree_on_an_overflow(played: Path) -> None:
     found = [json.loads((played / f"scales-{rank}.json").read_text()) for rank in range(2)]
-    assert found == [{name: [4.0, True] for name in NAMES}] * 2  # the scale is halved, the step left out
+    names = [f"{optimizer.kind}-{kind}" for optimizer in (ADAMW, *EXACT) for kind in NAMES]
+    assert found == [{name: [4.0, True] for name in names}] * 2  # the scale is halved, the step left out
 
 
 @pytest.mark.parametrize("kind", [Ddp(), Fsdp()])

@@ -1,14 +1,13 @@
-"""Optimizers, their parameter groups, weight decay and layer-wise learning rate decay."""
+"""Parameter groups: weight decay, and layer-wise learning rate decay."""
 
 from collections import defaultdict
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
-import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitral.core.config import Config, OpenUnion
+from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.resnet import StdConv2d
 from vitral.models.vit import VisionTransformer
@@ -21,55 +20,6 @@ class BaseOptimizer(Config):
     """Options of every optimizer. It trains the parameters of the task: its model and what the task adds."""
 
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # factor of the learning rate from a layer to the one below it
-
-
-class AdamW(BaseOptimizer):
-    """Adam with decoupled weight decay: the paper's for pre-training (arXiv 1711.05101).
-
-    As in torch, a weight decays by lr x weight_decay at each step. big_vision leaves out the peak learning rate, so its
-    1e-4 at a peak of 1e-3 is 0.1 here.
-    """
-
-    kind: Literal["adamw"] = "adamw"
-    lr: float = Field(default=1e-3, gt=0)  # at its peak
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    weight_decay: float = Field(default=0.1, ge=0)
-    eps: float = Field(default=1e-8, gt=0)
-
-    def build(self, task: nn.Module) -> Optimizer:
-        groups = param_groups(task, self.weight_decay, self.layer_decay)
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=supports_fused(task))
-        set_lr(optimizer, self.lr)
-        return optimizer
-
-
-class Sgd(BaseOptimizer):
-    """Stochastic gradient descent with momentum: the paper's for fine-tuning. Decay is added to the gradient.
-
-    It is not fused: torch has no fused SGD step for a sharded model.
-    """
-
-    kind: Literal["sgd"] = "sgd"
-    lr: float = Field(default=0.01, gt=0)  # at its peak
-    momentum: Fraction = 0.9
-    weight_decay: float = Field(default=0.0, ge=0)
-    nesterov: bool = False
-
-    @model_validator(mode="after")
-    def nesterov_has_momentum(self) -> Self:
-        if self.nesterov and not self.momentum:
-            message, hint = "nesterov needs momentum, which is 0", "set momentum=0.9, or nesterov=false"
-            raise ConfigError(message, code="config.conflict", where="nesterov", hint=hint)
-        return self
-
-    def build(self, task: nn.Module) -> Optimizer:
-        groups = param_groups(task, self.weight_decay, self.layer_decay)
-        optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
-        set_lr(optimizer, self.lr)
-        return optimizer
-
-
-OptimizerConfig = Annotated[AdamW | Sgd, OpenUnion()]
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -15,7 +15,7 @@ from tests.models.variants import VARIANTS, small
 from vitral.core.config import union_members
 from vitral.models import LinearHead, PreNorm, Resnet, Tokens, Vit
 from vitral.models.block import LayerScale
-from vitral.training.optimizers import AdamW, OptimizerConfig, Sgd, set_lr, supports_fused
+from vitral.training.optimizers import AdamW, Muon, OptimizerConfig, Sgd, set_lr, supports_fused
 
 # Parameters of two dimensions or more that must not decay: tokens, queries and positions.
 TOKENS_AND_POSITIONS = re.compile(r"prefix\.tokens|position\.(table|x|y)|pool\.query|.*\.relation\.(table|frequencies)")
@@ -128,8 +128,9 @@ def test_parameters_with_as_much_decay_and_rate_share_a_group(kind: AdamW | Sgd,
 
 
 @pytest.mark.parametrize("kind", union_members(OptimizerConfig))
-def test_setting_the_rate_keeps_the_layers_apart(kind: type[AdamW | Sgd]) -> None:
-    optimizer = kind(lr=0.8, layer_decay=0.5).build(small().build())
+def test_setting_the_rate_keeps_the_layers_apart(kind: type[AdamW | Sgd | Muon]) -> None:
+    equal = {"adamw_lr": 0.8} if issubclass(kind, Muon) else {}  # the same learning rate for all weights
+    optimizer = kind.parse({"lr": 0.8, "layer_decay": 0.5, **equal}).build(small().build())
     rates = groups(optimizer, "lr")
     assert (rates["stem.project.weight"], rates["norm.weight"]) == (0.1, 0.8)
     set_lr(optimizer, 0.4)

@@ -1,0 +1,23 @@
+"""Optimizers, and the list of kinds that ship."""
+
+from typing import Annotated
+
+from vitral.core.config import OpenUnion
+from vitral.training.optimizers.adamw import AdamW
+from vitral.training.optimizers.base import BaseOptimizer, layer_lr_scales, param_groups, set_lr, supports_fused
+from vitral.training.optimizers.muon import Muon
+from vitral.training.optimizers.sgd import Sgd
+
+OptimizerConfig = Annotated[AdamW | Sgd | Muon, OpenUnion()]
+
+__all__ = [
+    "AdamW",
+    "BaseOptimizer",
+    "Muon",
+    "OptimizerConfig",
+    "Sgd",
+    "layer_lr_scales",
+    "param_groups",
+    "set_lr",
+    "supports_fused",
+]
