@@ -93,3 +93,9 @@ def test_a_recipe_of_an_earlier_format_keeps_its_pixels() -> None:
     assert read_recipe(json.dumps(old | {"format": 3}).encode()).images.jpeg_scale == "smallest"
     assert read_recipe(json.dumps(old).encode()).images.jpeg_scale == "triple"
     assert Recipe().preprocessing().decoding.jpeg_scale == "triple"
+
+
+@pytest.mark.parametrize("format", [0, -1, 99, "4", 2.5, True, None])
+def test_a_recipe_of_a_format_that_nobody_wrote_is_refused(format: object) -> None:
+    with raises("config.unknown_name", "format"):
+        read_recipe(json.dumps({"format": format}).encode())

@@ -5,7 +5,7 @@ has a format number; documents without one are of format 1. Renaming a field on 
 here, and files of every earlier format stay readable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -17,6 +17,7 @@ class Upgrade(NamedTuple):
     fields: Mapping[str, str]  # path -> the new name of its last field
     values: Mapping[str, Mapping[str, str]]  # path -> old value -> new value
     last: int  # the last format with the old names; only the number of later ones changed
+    absent: Mapping[str, tuple[str, int]] = {}  # current path -> what it was before it had a field, and the last format
 
 
 def _below(parent: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +89,7 @@ RECIPE = Upgrade(  # formats 1 and 2
     }
     | _below("model", _GELU),
     last=2,
+    absent={"images.jpeg_scale": ("smallest", 3)},
 )
 
 
@@ -106,15 +108,32 @@ def upgrade(document: Any, changes: Upgrade, path: str = "") -> Any:
 
 
 def upgrade_json(text: bytes, changes: Upgrade, latest: int) -> bytes:
-    """The JSON of a document, upgraded if it is older than the latest format; text that is not JSON is unchanged."""
+    """The JSON of a document, upgraded if it is older than the latest format.
+
+    Text that is not JSON, and documents of formats that nobody wrote yet, are unchanged: their reader refuses them.
+    """
     try:
         document = from_json(text)
     except ValueError:
         return text
-    if not isinstance(document, dict) or document.get("format", 1) == latest:
+    found = document.get("format", 1) if isinstance(document, dict) else latest
+    if type(found) is not int or not 1 <= found < latest:
         return text
-    renamed = upgrade(document, changes) if _format(document) <= changes.last else document
+    renamed = upgrade(document, changes) if found <= changes.last else document
+    for path, (value, last) in changes.absent.items():
+        if found <= last:
+            renamed = _with_absent(renamed, path.split("."), value)
     return to_json(renamed | {"format": latest})
+
+
+def _with_absent(document: Any, names: Sequence[str], value: str) -> Any:
+    """The document with a value at this path, unless there is one, or something else on the way."""
+    if not names or not isinstance(document, dict):
+        return document
+    name, *below = names
+    if not below:
+        return {name: value} | document
+    return document | {name: _with_absent(document.get(name, {}), below, value)}
 
 
 def _format(document: dict[str, Any]) -> int:

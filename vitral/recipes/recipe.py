@@ -255,18 +255,4 @@ def load_recipe(path: Path) -> Recipe:
 
 def read_recipe(text: bytes) -> Recipe:
     """The recipe in a `recipe.json` of any format."""
-    return Recipe.from_json(upgrade_json(_keep_pixels(text), formats.RECIPE, Recipe().format))
-
-
-def _keep_pixels(text: bytes) -> bytes:
-    """The recipe with the scale of photos that formats before 4 do not name."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(data, dict) or data.get("format", 1) not in {1, 2, 3}:
-        return text
-    images = data.get("images", {})
-    if not isinstance(images, dict):
-        return text
-    return json.dumps(data | {"images": {"jpeg_scale": "smallest"} | images}).encode()
+    return Recipe.from_json(upgrade_json(text, formats.RECIPE, Recipe().format))
