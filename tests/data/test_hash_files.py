@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,32 @@ def test_a_file_is_hashed_again_only_after_a_change(
         file.write(b"X")
     os.utime(first, ns=(times.st_atime_ns, times.st_mtime_ns))  # the time of change cannot be set
     assert hash_file(paths[0], cache) == truth(first)
+
+
+def test_hashes_that_are_not_used_are_removed_and_so_are_those_beyond_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "hashes.sqlite"
+
+    def on_day(day: int, added: tuple[int, ...], used: tuple[int, ...] = ()) -> set[int]:
+        """The files that the cache knows after a day on which some were added and some used."""
+        monkeypatch.setattr(time, "time", lambda: (day + 0.5) * hashing.DAY)
+        cache = HashCache(path)
+        for number in used:
+            assert cache.find(str(number).encode(), "state") == f"hash {number}"
+        for number in added:
+            cache.add(str(number).encode(), "state", f"hash {number}")
+        cache.close()
+        with closing(sqlite3.connect(path)) as database:
+            return {int(name) for (name,) in database.execute("SELECT path FROM hashes")}
+
+    assert on_day(1000, (1, 2, 3)) == {1, 2, 3}
+    assert on_day(1000 + hashing.KEEP_DAYS, (), used=(2,)) == {1, 2, 3}
+    assert on_day(1001 + hashing.KEEP_DAYS, (4,)) == {2, 4}
+    monkeypatch.setattr(hashing, "MOST_FILES", 4)
+    monkeypatch.setattr(hashing, "PRUNED_FILES", 3)
+    assert on_day(1002 + hashing.KEEP_DAYS, (5,), used=(2,)) == {2, 4, 5}
+    assert on_day(1003 + hashing.KEEP_DAYS, (6, 7), used=(2,)) == {2, 6, 7}
 
 
 def test_a_file_that_was_just_written_is_not_cached(tmp_path: Path, cache: HashCache) -> None:

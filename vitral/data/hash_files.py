@@ -4,7 +4,8 @@ Paths end with a NUL byte, hashes with a line break; the hash of a file that can
 standard library, so that the process starts at once.
 
 A hash is kept in the cache with the size, the two times and the inode of its file, and is used again while none of them
-has changed. Writing to a file or renaming one changes its time of change, which no program can set.
+has changed. Writing to a file or renaming one changes its time of change, which no program can set. Hashes that were
+not used for a while are removed, and the least recently used beyond a limit.
 """
 
 import errno
@@ -22,7 +23,15 @@ DIGEST_BYTES = 16
 SETTLED_SECONDS = 2.0  # a file that was changed more recently may change again without another time
 COMMIT_EVERY = 1_000  # files
 CHECK_EVERY = 100  # files between two checks that the parent lives
-TABLE = "CREATE TABLE IF NOT EXISTS files (path BLOB PRIMARY KEY, state TEXT, hash TEXT) WITHOUT ROWID"
+KEEP_DAYS = 90  # of a hash that is not used
+MOST_FILES = 4_000_000  # whose hashes are kept: about 1 GB
+PRUNED_FILES = 3_500_000  # that stay once there are more
+DAY = 24 * 3600.0
+TABLE = (
+    "CREATE TABLE IF NOT EXISTS hashes (path BLOB PRIMARY KEY, state TEXT, hash TEXT, day INTEGER) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS days ON hashes (day)",
+    "DROP TABLE IF EXISTS files",  # of earlier versions, which removed nothing
+)
 
 
 class HashCache:
@@ -30,35 +39,55 @@ class HashCache:
 
     def __init__(self, path: Path) -> None:
         self._database: sqlite3.Connection | None = None
-        self._added = 0
+        self._changed = 0
+        self._today = int(time.time() / DAY)
         with suppress(OSError, sqlite3.Error):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, timeout=1.0)
-            self._database.execute(TABLE)
+            self._database.execute("PRAGMA auto_vacuum = FULL")  # of a new database: what is removed frees space
+            for statement in TABLE:
+                self._database.execute(statement)
 
     def find(self, path: bytes, state: str) -> str:
         """The hash of a file in this state; empty if it is not known."""
         if self._database is None:
             return ""
         with suppress(sqlite3.Error):
-            row = self._database.execute("SELECT hash FROM files WHERE path = ? AND state = ?", (path, state))
-            return str((row.fetchone() or ("",))[0])
+            query = "SELECT hash, day FROM hashes WHERE path = ? AND state = ?"
+            found, day = self._database.execute(query, (path, state)).fetchone() or ("", self._today)
+            if day != self._today:  # in use
+                self._change("UPDATE hashes SET day = ? WHERE path = ?", self._today, path)
+            return str(found)
         return ""
 
     def add(self, path: bytes, state: str, found: str) -> None:
         """Keep the hash of a file."""
+        with suppress(sqlite3.Error):
+            self._change("REPLACE INTO hashes VALUES (?, ?, ?, ?)", path, state, found, self._today)
+
+    def _change(self, statement: str, *values: object) -> None:
         if self._database is None:
             return
-        with suppress(sqlite3.Error):
-            self._database.execute("REPLACE INTO files VALUES (?, ?, ?)", (path, state, found))
-            self._added += 1
-            if self._added % COMMIT_EVERY == 0:
-                self._database.commit()
+        self._database.execute(statement, values)
+        self._changed += 1
+        if self._changed % COMMIT_EVERY == 0:
+            self._database.commit()
+
+    def _prune(self) -> None:
+        """Remove hashes that were not used for long, and the least recently used beyond the limit."""
+        assert self._database is not None
+        self._database.execute("DELETE FROM hashes WHERE day < ?", (self._today - KEEP_DAYS,))
+        count = int(self._database.execute("SELECT count(*) FROM hashes").fetchone()[0])
+        if count > MOST_FILES:
+            oldest = "SELECT path FROM hashes ORDER BY day LIMIT ?"
+            self._database.execute(f"DELETE FROM hashes WHERE path IN ({oldest})", (count - PRUNED_FILES,))
 
     def close(self) -> None:
-        """Write what was added."""
+        """Write what was added, and remove what is too old or too much."""
         if self._database is not None:
             with suppress(sqlite3.Error):
+                if self._changed:
+                    self._prune()
                 self._database.commit()
             self._database.close()
 
