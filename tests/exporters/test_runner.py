@@ -12,10 +12,11 @@ from PIL import Image
 from tests.errors import raises
 from tests.inference.exports import loaded, plan
 from vitral.core.config import Size
+from vitral.core.manifest import Manifest, describe_files, write_manifest
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.runner import FILE, run_script, runner_script
+from vitral.exporters.runner import FILE, NO_VERIFY, run_script, runner_script
 from vitral.exporters.targets import InputSize, OnnxTarget, TorchTarget
 
 SIZES = {"wide": (90, 40), "tall": (37, 120), "small": (12, 9), "large": (400, 300)}  # width and height
@@ -58,7 +59,7 @@ def functions(
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("sys.argv", ["run_script.py"])
+    monkeypatch.setattr("sys.argv", ["run_script.py", "--no-verify"])
     for name in ("export", "photos"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -86,7 +87,7 @@ def test_it_keeps_no_notes_for_the_makers_of_its_engine(home: Path, monkeypatch:
     (home / "user").mkdir()
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(home / "user"))
-    run_script(home / "export", OnnxTarget(), ())
+    run_script(home / "export", OnnxTarget(), (), (NO_VERIFY,))
     assert list((home / "user").iterdir()) == []
 
 
@@ -134,6 +135,44 @@ def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
     assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((input_size.width, input_size.height))))
 
 
+def test_it_answers_only_with_files_that_its_manifest_lists(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = home / "export"
+    functions(folder, Resize())
+    script = str(folder / FILE)
+
+    def run(*arguments: str) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", [script, *arguments])
+            return runpy.run_path(script, run_name="looked at")
+
+    def refused(name: str) -> bool:
+        """Whether it stops, names the file, and runs with --no-verify, which it says."""
+        with pytest.raises(SystemExit, match=name.replace(".", r"\.")):
+            run()
+        capsys.readouterr()
+        run("--no-verify")
+        return "not verified" in capsys.readouterr().err
+
+    assert refused("manifest.json")
+    write_manifest(folder, Manifest(kind="export", files=describe_files(folder)))
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert run()["verify"]
+    metadata = whole["export.json"]
+    for name, content in {
+        "export.json": metadata.replace(b"classes", b"Classes"),
+        "run.py": whole["run.py"] + b"\n",
+        "manifest.json": whole["manifest.json"].replace(b"  ", b" ", 1),
+    }.items():
+        (folder / name).write_bytes(content)
+        assert refused(name)
+        (folder / name).write_bytes(whole[name])
+    for kept in (("run.py", "model.onnx"), ("export.json", "run.py"), ("export.json", "model.onnx")):
+        entries = tuple(entry for entry in describe_files(folder) if entry.name in kept)
+        write_manifest(folder, Manifest(kind="export", files=entries))
+        assert refused("manifest.json")
+    run("--no-verify")
+
+
 def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
     pixels = functions(home / "export", Resize())["pixels"]
     Image.fromarray(np.zeros((40, 40), dtype=np.uint16)).save(home / "photos" / "deep.png")
@@ -145,7 +184,7 @@ def test_it_is_short() -> None:
     views: tuple[EvalCropConfig, ...] = (Resize(), CenterCrop())
     for view, input_size in product(views, (None, Size(96, 128))):
         lines = runner_script(OnnxTarget(), plan(loaded(view=view), input_size=input_size)).splitlines()
-        assert len([line for line in lines if line.strip()]) <= 35
+        assert len([line for line in lines if line.strip()]) <= 66  # half of them verify its files
         assert max(map(len, lines)) <= 120
 
 

@@ -69,7 +69,7 @@ def test_another_class_counts_only_where_the_export_is_sure(ahead: float, sound:
             return np.log(chances)[None].repeat(len(pixels), axis=0)
 
     (tmp_path / FILE).write_text(
-        "import json, sys\nfor path in sys.argv[1:]:\n    print(json.dumps({'label': 2, 'probability': 0.46}))\n"
+        "import json, sys\nfor path in sys.argv[2:]:\n    print(json.dumps({'label': 2, 'probability': 0.46}))\n"
     )
     if sound:
         told = check_runner(tmp_path, OnnxTarget(), plan(loaded()), Unsure(), export_images())

@@ -30,10 +30,11 @@ from vitral.data.transforms.resize import resize
 from vitral.exporters.targets import ExportPlan, Target
 from vitral.exporters.verify import ExportImages, sample_evenly
 from vitral.inference.engines.engine import Engine, FloatArray, run_in_batches
-from vitral.inference.exported import RunnerCheck
+from vitral.inference.exported import MODEL_FILES, RunnerCheck
 
 FILE = "run.py"
 TEMPLATE = Path(__file__).with_name("run.py.jinja")
+NO_VERIFY = "--no-verify"
 TIMEOUT = 600  # seconds, far more than it needs
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow images that it decodes as Vitral does
 CHECKED_FILES = 16
@@ -70,6 +71,7 @@ def runner_script(target: Target, plan: ExportPlan) -> str:
     return template.render(
         kind=target.kind,
         package=target.package,
+        file=MODEL_FILES[target.kind],
         version=__version__,
         modes=MODES,
         dynamic=dynamic,
@@ -89,11 +91,14 @@ def runner_script(target: Target, plan: ExportPlan) -> str:
     )
 
 
-def run_script(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
+def run_script(
+    folder: Path, target: Target, files: Sequence[Path], options: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """The answers of `run.py` for files, in a process without Vitral and, except for torch exports, torch."""
     # Packages come from the same places as in this process; -P leaves out the working directory.
     blocked = {"vitral"} if target.package == "torch" else {"vitral", "torch"}
-    command = [sys.executable, "-P", "-c", BLOCK_IMPORTS.format(blocked=blocked), str(folder / FILE), *map(str, files)]
+    script = [sys.executable, "-P", "-c", BLOCK_IMPORTS.format(blocked=blocked), str(folder / FILE)]
+    command = [*script, *options, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, encoding="utf-8")
     if done.returncode:
         last_line = (done.stderr.strip() or "no output").splitlines()[-1]
@@ -120,7 +125,7 @@ def check_runner(folder: Path, target: Target, plan: ExportPlan, engine: Engine,
             pixels = export_input(data, str(paths[-1]), plan)
             batch = 1 if plan.batch_size == "dynamic" else plan.batch_size
             answers.append(run_in_batches(engine, pixels[None], batch)[0])  # (K)
-        replies = run_script(folder, target, paths)
+        replies = run_script(folder, target, paths, (NO_VERIFY,))  # the manifest is written after it
     compared = [_compare(answer, reply, plan.activation) for answer, reply in zip(answers, replies, strict=True)]
     if wrong := sum(each.wrong for each in compared):
         message = f"run.py disagrees with the export on {wrong} of {len(answers)} files"
