@@ -49,6 +49,17 @@ def test_a_length_is_a_number_of_steps(length: LengthConfig, steps: int) -> None
     assert length.total_steps(PLAN) == steps
 
 
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [((), "schedule"), (("schedule=linear",), "schedule"), (("schedule=constant", "average=ema"), "average")],
+)
+def test_an_optimizer_without_a_schedule_takes_none(settings: tuple[str, ...], where: str) -> None:
+    with raises("config.conflict", where) as caught:
+        override(Recipe(), ["optimizer=schedule_free_adamw", *settings])
+    assert caught.value.where == where
+    override(Recipe(), ["optimizer=schedule_free_adamw", "schedule=constant"])
+
+
 def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
     with raises("config.conflict", "min_epochs", 9, 3):
         ImagesSeen(min_epochs=9, max_epochs=3)

@@ -95,6 +95,17 @@ def test_what_is_frozen_comes_out_as_it_went_in(home: Path, first: str, kind: st
         assert torch.equal(tensor, after[name]) != name.startswith(learning), name
 
 
+def test_the_bundles_of_schedule_free_training_are_of_its_averages(home: Path) -> None:
+    run = begin(home, "optimizer=schedule_free_adamw", "checkpoints.every_seconds=0", "checkpoints.keep=20")
+    best = find_best(read_metrics(home / "run"), "val").step
+    for name, step in (("best", best), ("last", run.step)):
+        saved = open_checkpoint(checkpoint_path(home / "run/checkpoints", step)).load().tensors
+        found = read_bundle(home / "run" / name).tensors
+        assert set(found) == {each.removeprefix("model.") for each in saved["average"]}
+        assert all(torch.equal(tensor, saved["average"][f"model.{each}"]) for each, tensor in found.items())
+        assert not torch.equal(found["head.linear.bias"], saved["task"]["model.head.linear.bias"])
+
+
 def test_the_bundles_of_adapters_are_plain_models_of_the_averages(home: Path, first: str) -> None:
     run = begin(home, first, *TUNED["lora"], *AVERAGED, "checkpoints.every_seconds=0", "checkpoints.keep=20")
     best = find_best(read_metrics(home / "run"), "val").step

@@ -10,6 +10,9 @@ from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models.head import LinearHead, NoHead
 from vitral.recipes.recipe import Epochs, Steps
 from vitral.runs.request import RunRequest, open_samples, resolve
+from vitral.training.ema import NoAverage
+from vitral.training.optimizers import Muon, ScheduleFreeAdamW
+from vitral.training.schedules import Constant
 from vitral.weights.bundle import write_bundle
 
 
@@ -19,6 +22,26 @@ def test_settings_are_taken_by_their_short_and_their_long_names(tmp_path: Path) 
     assert found.length == Epochs(epochs=7)
     assert found.model.image_size == Size(16, 16)
     assert resolve(wish(tmp_path, "steps=9")).recipe.length == Steps(steps=9)
+
+
+@pytest.mark.parametrize("kind", ["muon", Muon(), {"kind": "muon"}])
+def test_an_optimizer_keeps_the_rate_that_is_given_before_it(tmp_path: Path, kind: object) -> None:
+    request = RunRequest(str(photos(tmp_path)), settings={"lr": 0.5, "weight_decay": 0.25, "optimizer": kind})
+    found = resolve(request).recipe.optimizer
+    assert (found.kind, found.lr, found.weight_decay) == ("muon", 0.5, 0.25)
+
+
+@pytest.mark.parametrize("kind", ["schedule_free_adamw", ScheduleFreeAdamW()])
+def test_an_optimizer_without_a_schedule_replaces_that_of_the_recipe(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: object
+) -> None:
+    caplog.set_level("INFO", "vitral")
+    request = RunRequest(str(photos(tmp_path)), settings={"schedule.warmup": 3, "optimizer": kind})
+    recipe = resolve(request).recipe
+    assert (recipe.schedule, recipe.average) == (Constant(warmup=3), NoAverage())
+    assert "schedule=constant" in caplog.text
+    with raises("config.conflict", "schedule"):
+        resolve(request._replace(settings={"schedule": "cosine", "optimizer": kind}))
 
 
 def test_the_head_has_the_classes_of_the_data(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from vitral.training.checkpoints.checkpoint import find_newest, save_checkpoint
 from vitral.training.checkpoints.state import SavedState, TrainingState, restore_state, saved_state, state_tensors
 from vitral.training.ema import Ema
 from vitral.training.loop import MicrobatchConfig, StepResult, UpdateRule, microbatches, train
-from vitral.training.optimizers import AdamW, OptimizerConfig
+from vitral.training.optimizers import AdamW, OptimizerConfig, build_average
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
 
@@ -58,9 +58,9 @@ class Toy:
         task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
         self.folder, self.steps = folder, EPOCHS * plan.steps_per_epoch
         schedule = Cosine(warmup=2)
-        self.learning = TrainingState(
-            task, optimizer.build(task), Ema(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
-        )
+        built = optimizer.build(task)
+        average = build_average(Ema(decay=0.9), built, self.steps)
+        self.learning = TrainingState(task, built, average, Precision(torch.float32, CPU))
         self.loader = Loader(items, samples.store, sight, plan, workers, cache_bytes=2**20)
         self.serving = MicrobatchConfig(CENTERED, portions, CPU)
         self.descent = UpdateRule(

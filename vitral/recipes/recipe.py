@@ -27,9 +27,9 @@ from vitral.tasks.classify import Classify
 from vitral.training.distributed.strategy import Ddp, DistributedConfig
 from vitral.training.ema import AverageConfig, NoAverage
 from vitral.training.finetune import FinetuneConfig, FullFinetune
-from vitral.training.optimizers import AdamW, OptimizerConfig
+from vitral.training.optimizers import AdamW, OptimizerConfig, ScheduleFreeAdamW
 from vitral.training.precision import Auto, PrecisionConfig
-from vitral.training.schedules import Cosine, ScheduleConfig
+from vitral.training.schedules import Constant, Cosine, ScheduleConfig
 from vitral.training.time_limit import FIRST_STEPS, PlanChange
 from vitral.weights.reader import ReadOptions
 
@@ -195,6 +195,19 @@ class Recipe(Config):
         if not hasattr(self.optimizer, "lr"):
             message, hint = f"{self.optimizer.kind} has no field lr", "declare its peak learning rate: lr: float = 1e-3"
             raise ConfigError(message, code="config.wrong_class", where="optimizer", hint=hint)
+        return self
+
+    @model_validator(mode="after")
+    def schedule_free_is_left_alone(self) -> Self:
+        if not isinstance(self.optimizer, ScheduleFreeAdamW):
+            return self
+        if not isinstance(self.schedule, Constant):
+            message = f"{self.optimizer.kind} needs a constant learning rate, but the schedule is {self.schedule.kind}"
+            hint = "set schedule=constant, with schedule.warmup as before"
+            raise ConfigError(message, code="config.conflict", where="schedule", hint=hint)
+        if not isinstance(self.average, NoAverage):
+            message = f"{self.optimizer.kind} averages the weights itself, but average is {self.average.kind}"
+            raise ConfigError(message, code="config.conflict", where="average", hint="set average=none")
         return self
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import Strategy
 from vitral.training.finetune import TrainImages
 from vitral.training.loop import Microbatch, MicrobatchConfig, UpdateRule, microbatches
+from vitral.training.optimizers import build_average
 from vitral.training.precision import Precision, probe_hardware
 from vitral.training.progress import SetupProgress
 from vitral.training.time_limit import StepPlan
@@ -76,7 +77,7 @@ def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Proc
         strategy.module.compile()
     precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
     optimizer = recipe.optimizer.build(strategy.task)  # after sharding
-    state = TrainingState(strategy.task, optimizer, recipe.average.build(steps), precision)
+    state = TrainingState(strategy.task, optimizer, build_average(recipe.average, optimizer, steps), precision)
     max_norm = math.inf if recipe.clip == "none" else recipe.clip
     peak = recipe.optimizer.lr
     lr = lambda step: peak * step_plan.lr_factor(recipe.schedule, step)  # noqa: E731

@@ -1,5 +1,6 @@
 """Resolving a request: from what a user asks for to a complete recipe, its data and its weights."""
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +25,13 @@ from vitral.recipes.paper import nearest_image_size
 from vitral.recipes.recipe import Recipe, load_recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
 from vitral.runs.options import RUN_OPTIONS, TrainOptions
+from vitral.training.optimizers import ScheduleFreeAdamW
 from vitral.weights.adapt import adapt_preprocessing
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import pinned_name
 from vitral.weights.load import OpenedModel, open_model
+
+log = logging.getLogger("vitral")
 
 DATA_SETTINGS = (
     "task",
@@ -77,7 +81,7 @@ def resolve(request: RunRequest, samples: Samples | None = None) -> ResolvedRun:
 
     `samples` is the data of the request if it is already open.
     """
-    settings = _expand(request.settings)
+    settings = _for_optimizer(_expand(request.settings))
     given = _given_recipe(request)
     start = data_recipe(request)
     samples, reason = samples or open_samples(start, request), ""
@@ -118,6 +122,24 @@ def _for_tensors(store: DatasetStore, settings: Mapping[str, object]) -> dict[st
         raise ConfigError(message, code="config.conflict", where="image_size", hint=hint)
     plain = {"model.image_size": size, "model.channels": channels, "images.external": True}
     return {**settings, **plain, "images.augment": [], "images.normalize": Normalize()}
+
+
+def _for_optimizer(settings: dict[str, object]) -> dict[str, object]:
+    """The settings with the optimizer first, since it resets its fields, and with what it needs of the others.
+
+    `--lr 0.01 --set optimizer=muon` has the learning rate that was given.
+    """
+    if "optimizer" in settings:
+        settings = {"optimizer": settings["optimizer"]} | settings
+    chosen = settings.get("optimizer")
+    kind = chosen.get("kind") if isinstance(chosen, Mapping) else getattr(chosen, "kind", chosen)
+    if kind != ScheduleFreeAdamW().kind:
+        return settings
+    needed = {"schedule": "constant", "average": "none"}
+    if added := {path: value for path, value in needed.items() if path not in settings}:
+        text = " and ".join(f"{path}={value}" for path, value in added.items())
+        log.info(f"{kind} needs {text}: set; the warmup stays")
+    return added | settings
 
 
 def _given_recipe(request: RunRequest) -> Recipe | None:

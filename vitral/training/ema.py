@@ -103,6 +103,10 @@ class WeightAverage:
         self.tensors = {name: torch.empty_like(weight).copy_(tensors[name]) for name, weight in weights.items()}
         self.count = count
 
+    def averages(self) -> dict[str, Tensor]:
+        """The averages by name."""
+        return self.tensors
+
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
         """Context in which the model has the averaged weights, if any; afterwards it has its own, to the bit.
@@ -110,9 +114,10 @@ class WeightAverage:
         A model sharded by `fully_shard` must reshard after each forward pass, the root too
         (`reshard_after_forward=True`), else it would keep the averages that it gathered.
         """
-        weights = {name: weight for name, weight in trainable_parameters(model).items() if name in self.tensors}
+        averages = self.averages()
+        weights = {name: weight for name, weight in trainable_parameters(model).items() if name in averages}
         own = {name: weight.detach().clone() for name, weight in weights.items()}
-        copy_weights(self.tensors, weights)
+        copy_weights(averages, weights)
         try:
             yield
         finally:

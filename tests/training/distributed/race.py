@@ -37,7 +37,7 @@ from vitral.training.loop import (
     microbatches,
     train,
 )
-from vitral.training.optimizers import AdamW, Muon, OptimizerConfig
+from vitral.training.optimizers import AdamW, Muon, OptimizerConfig, ScheduleFreeAdamW, build_average
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
 
@@ -46,7 +46,10 @@ STEPS = 20
 CLIPS = {1: 1.0, 3: 1e9}  # by the number of portions: every gradient is cut, which would hide a wrong length, or none
 # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
 ADAMW = AdamW(lr=3e-3, eps=1e-4)
-EXACT: tuple[OptimizerConfig, ...] = (Muon(adamw_lr=3e-3, adamw_eps=1e-4),)  # tested in float64
+EXACT: tuple[OptimizerConfig, ...] = (  # tested in float64
+    Muon(adamw_lr=3e-3, adamw_eps=1e-4),
+    ScheduleFreeAdamW(lr=3e-2, eps=1e-4),
+)
 IMAGES, BATCH = 21, 4  # the sixth batch has one image, so one of two processes has none
 
 
@@ -91,9 +94,9 @@ class Race:
         self.group, self.dtype = group, torch.get_default_dtype()
         self.spread = distributed.build(task, group)
         schedule = Cosine(warmup=2)
-        self.learning = TrainingState(
-            task, optimizer.build(task), Ema(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
-        )
+        built = optimizer.build(task)
+        average = build_average(Ema(decay=0.9), built, STEPS)
+        self.learning = TrainingState(task, built, average, Precision(torch.float32, CPU))
         sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
         self.loader = Loader(items, samples.store, sight, plan, workers=0, cache_bytes=2**20)
         self.serving = MicrobatchConfig(CENTERED, portions, CPU)

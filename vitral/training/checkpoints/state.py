@@ -22,6 +22,7 @@ from vitral.training.precision import Precision
 from vitral.training.time_limit import PlanChange
 
 Tensors = dict[str, dict[str, Tensor]]
+SCALARS = {"step", "weight_sum"}  # in the state of a weight; all else has the shape of the weight
 
 
 class TrainingState(NamedTuple):
@@ -57,7 +58,7 @@ def state_tensors(learning: TrainingState) -> Tensors:
     return {
         "task": dict(learning.task.state_dict()),
         "optimizer": optimizer_tensors(learning.optimizer),
-        "average": dict(learning.average.tensors),
+        "average": dict(learning.average.averages()),
     }
 
 
@@ -121,7 +122,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
             message = f"the saved state has {name}, which this model lacks or does not train"
             raise WeightsError(message, code="weights.mismatch", where="optimizer", hint="resume with the saved model")
         weight = weights[name]
-        if key == "step":  # a fused optimizer needs it on the device of the weight
+        if key in SCALARS:  # a fused optimizer needs its step on the device of the weight
             kept = value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)
         else:
             kept = torch.empty_like(weight).copy_(value)
