@@ -255,7 +255,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         ("vitral/models/vit.py", "def build():\n    from vitral.data import loading"),
         ("vitral/models/vit.py", "if TYPE_CHECKING:\n    from vitral.cli import main"),
         ("vitral/core/errors.py", "from vitral.html.text import percent"),
-        ("vitral/cli/app.py", "from vitral.__main__ import main"),
+        ("vitral/cli/terminal/app.py", "from vitral.__main__ import main"),
         ("vitral/training/loop.py", "from vitral.evaluation.knn import predict"),
         ("vitral/inference/predictor.py", "from vitral.exporters.export import export"),
         ("vitral/novel.py", ""),
@@ -274,7 +274,7 @@ def test_an_import_that_goes_up_or_sideways_is_found(path: str, source: str) -> 
         ),
         ("vitral/models/vit.py", "from vitral.core.errors import ConfigError\nfrom ..core import config\nimport torch"),
         ("vitral/training/checkpoints/state.py", "from ...weights import bundle\nfrom ..loop import run"),
-        ("vitral/cli/app.py", "from vitral import __version__"),
+        ("vitral/cli/terminal/app.py", "from vitral import __version__"),
         ("vitral/__init__.py", "from vitral.models import Vit"),
     ],
 )
@@ -310,8 +310,8 @@ def test_a_file_that_is_renamed_or_flushed_elsewhere_is_found(call: str) -> None
 
 
 def test_a_file_of_501_lines_is_found() -> None:
-    assert size_breaches("vitral/cli/app.py", "x = 1\n" * 500) == []
-    assert len(size_breaches("vitral/cli/app.py", "x = 1\n" * 501)) == 1
+    assert size_breaches("vitral/cli/terminal/app.py", "x = 1\n" * 500) == []
+    assert len(size_breaches("vitral/cli/terminal/app.py", "x = 1\n" * 501)) == 1
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "new_loop", "legacy_loop"])

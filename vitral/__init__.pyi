@@ -56,6 +56,11 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.runs.merge import merge as merge
     from vitral.runs.options import TrainOptions as TrainOptions
     from vitral.runs.preflight import check as check
+    from vitral.runs.sweeps.search import GridSearch as GridSearch
+    from vitral.runs.sweeps.search import RandomSearch as RandomSearch
+    from vitral.runs.sweeps.search import Range as Range
+    from vitral.runs.sweeps.sweep import Sweep as Sweep
+    from vitral.runs.sweeps.sweep import sweep as sweep
     from vitral.runs.train import Run as Run
     from vitral.runs.train import resume as resume
     from vitral.runs.train import train as train

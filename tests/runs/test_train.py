@@ -19,7 +19,7 @@ import torch
 import vitral
 from tests.errors import raises
 from tests.runs.small import SETTINGS, StopAfterEachStep, begin, content
-from vitral.cli.app import main
+from vitral.cli.terminal.app import main
 from vitral.core.config import parse_settings
 from vitral.core.storage import Lock
 from vitral.runs import train as start

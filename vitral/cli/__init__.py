@@ -17,10 +17,13 @@ from vitral.cli import (
     pack,
     predict,
     sign,
+    sweep,
     train,
 )
-from vitral.cli.app import app, main
+from vitral.cli.terminal.app import app, main
 
-VERBS = (bench, check, convert, demo, describe, evaluate, explain, export, merge, models, pack, predict, sign, train)
+VERBS = (
+    bench, check, convert, demo, describe, evaluate, explain, export, merge, models, pack, predict, sign, sweep, train
+)  # fmt: skip
 
 __all__ = ["VERBS", "app", "main"]

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import parse_numbers, progress_bar, verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import parse_numbers, progress_bar, verb
 from vitral.cli.terminal.completion import BENCH_ENGINES, MODELS, complete_list
 from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError

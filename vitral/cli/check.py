@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.options import option
 from vitral.core.errors import DataError
 

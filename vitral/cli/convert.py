@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import parse_numbers, verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import parse_numbers, verb
 from vitral.cli.terminal.completion import LIBRARIES, complete_from, complete_weights
 from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError, format_choices

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import program, verb
+from vitral.cli.terminal.app import program, verb
 from vitral.cli.terminal.options import option
 from vitral.cli.train import show_run
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import MODELS, complete_name_or_path
 from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vitral.cli.app import progress_bar, verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.completion import EVALUATORS, SPLITS, complete_from, complete_list
 from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitral.cli.app import verb
+from vitral.cli.terminal.app import verb
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import progress_bar, verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.options import option
 
 log = logging.getLogger("vitral")

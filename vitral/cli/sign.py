@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import verb
+from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import complete_weights
 from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError

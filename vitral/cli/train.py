@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import verb
 from vitral.cli.terminal import options
+from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import complete_from
 from vitral.cli.terminal.options import option
 from vitral.core.errors import ConfigError

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     ORDER = 1
     VIEW = 2
     MIXING = 3
+    SEARCH = 4
 
 
 def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.random.Generator:

@@ -43,6 +43,7 @@ class DataConfig(Config):
     path: str = ""  # of the data, as `vitral check` takes it
     root: str = ""  # folder with the files of a named dataset
     split: StratifiedSplit = StratifiedSplit()  # of datasets that have training images only
+    hold_out: float = Field(default=0.0, ge=0, lt=1)  # of the training images, for validation if a dataset has no val
     fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
     order: Order = Shuffled()
     options: Mapping[str, JsonValue] = Field(default_factory=dict)  # fields of a user's dataset class

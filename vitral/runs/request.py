@@ -15,8 +15,8 @@ from vitral.core.errors import ConfigError, DataError
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE, open_data, open_images
 from vitral.data.datasets.torch_dataset import DatasetStore, gives_tensors, open_dataset, open_dataset_class
-from vitral.data.loading.sampler import subset
-from vitral.data.samples import OnFault, Samples, refuse
+from vitral.data.loading.sampler import hold_out, subset
+from vitral.data.samples import OnFault, Samples, StratifiedSplit, refuse
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.registry import ModelLike, model_config
 from vitral.models.resnet import Resnet
@@ -212,6 +212,8 @@ def open_samples(
     else:
         open_ = open_data if recipe.task.labeled else open_images
         samples = open_(data.path, data.split, data.root, on_fault)
+    if data.hold_out:
+        samples = hold_out(samples, StratifiedSplit(fraction=data.hold_out, seed=data.split.seed))
     return subset(samples, data.fraction, data.split.seed) if data.fraction < 1 else samples
 
 
@@ -224,6 +226,8 @@ def _expand(settings: Mapping[str, object]) -> dict[str, object]:
             found |= {"length": path, f"length.{path}": value}
         elif path == "root":
             found[f"data.{path}"] = os.path.abspath(Path(str(value)).expanduser()) if value else ""
+        elif path == "hold_out":
+            found[f"data.{path}"] = value
         elif path in {"lenient", "max_pixels"}:
             found[f"images.{path}"] = value
         elif path in {"arch", "weights_key", "allow_pickle"}:

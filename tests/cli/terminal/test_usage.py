@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.test_app import run
+from tests.cli.terminal.test_app import run
 
 
 @pytest.mark.parametrize(

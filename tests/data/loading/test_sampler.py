@@ -6,8 +6,8 @@ import pytest
 
 from tests.errors import raises
 from vitral.data.datasets.files import FileStore
-from vitral.data.loading.sampler import subset
-from vitral.data.samples import Item, Samples, Split
+from vitral.data.loading.sampler import hold_out, subset
+from vitral.data.samples import Item, Samples, Split, StratifiedSplit
 
 
 def some(counts: dict[Split, tuple[int, ...]]) -> Samples:
@@ -51,3 +51,13 @@ def test_another_seed_draws_others_and_new_images_move_none() -> None:
 def test_an_impossible_share_is_refused(fraction: float) -> None:
     with raises("config.out_of_range", "fraction", fraction):
         subset(SOME, fraction)
+
+
+def test_held_out_images_are_validation_images_of_every_class() -> None:
+    both = some({"train": (40, 20, 10), "test": (5, 5, 5)})
+    held = hold_out(both, StratifiedSplit(fraction=0.1))
+    assert (held.counts("train"), held.counts("val")) == ((36, 18, 9), (4, 2, 1))
+    assert held.of("test") == both.of("test")
+    assert {item.name for item in held.items} == {item.name for item in both.items}
+    with raises("config.conflict", "hold_out"):
+        hold_out(held, StratifiedSplit(fraction=0.1))

@@ -15,7 +15,7 @@ from vitral.core.errors import ConfigError, suggest_choice
 
 VERB_GROUPS = {  # in the order of use
     "Prepare data": ("check", "pack"),
-    "Train": ("train", "demo"),
+    "Train": ("train", "sweep", "demo"),
     "Look at a model": ("evaluate", "explain", "describe", "models"),
     "Use a model": ("predict", "export", "convert", "merge", "sign", "bench"),
 }

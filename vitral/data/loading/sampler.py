@@ -18,7 +18,7 @@ from pydantic import Field
 from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.core.rng import Purpose, rng_for
-from vitral.data.samples import Item, Samples
+from vitral.data.samples import Item, Samples, StratifiedSplit, by_split_and_name, stratified_split
 
 Indices = NDArray[np.int64]
 
@@ -198,6 +198,18 @@ def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
     items = tuple(item for item in samples.items if item.split != "train" or item.name in chosen)
     note = f"{fraction:.3g} of the training images of every class (seed {seed})"
     return replace(samples, items=items, notes=(*samples.notes, note))
+
+
+def hold_out(samples: Samples, split: StratifiedSplit) -> Samples:
+    """The samples with a part of the training images of every class as validation images, of which it has none."""
+    if samples.of("val"):
+        message, hint = "the dataset has validation images of its own", "leave out hold_out"
+        raise ConfigError(message, code="config.conflict", where="hold_out", hint=hint)
+    divided, _ = stratified_split((row for row in samples.rows() if row.split == "train"), split)
+    held = {row.name for row in divided if row.split == "val"}
+    items = [item._replace(split="val") if item.name in held else item for item in samples.items]
+    note = f"{split.fraction:.3g} of the training images of every class are validation images (seed {split.seed})"
+    return replace(samples, items=tuple(sorted(items, key=by_split_and_name)), notes=(*samples.notes, note))
 
 
 def _hash(name: str, seed: int) -> bytes:

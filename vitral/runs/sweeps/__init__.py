@@ -1,0 +1,1 @@
+"""Sweeps: a search over settings whose trials are ordinary runs."""
