@@ -59,7 +59,7 @@ def test_a_grid_refuses_a_range() -> None:
 
 
 def test_random_points_are_distinct_and_the_same_for_the_same_seed() -> None:
-    over = {"lr": Range(low=1e-4, high=1e-2), "depth": Choices(values=(1, 2, 3))}
+    over: dict[str, Choices | Range] = {"lr": Range(low=1e-4, high=1e-2), "depth": Choices(values=(1, 2, 3))}
     points = RandomSearch(trials=200).points(over)
     assert len(points) == 200 == len({tuple(point.values()) for point in points})
     assert points == RandomSearch(trials=200).points(over) != RandomSearch(trials=200, seed=1).points(over)

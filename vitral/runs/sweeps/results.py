@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -73,7 +74,7 @@ class SweepResult(Config):
 def read_result(trial: Trial, sweep: SweepFolder) -> TrialResult | None:
     """The result of a trial; None if it is not over."""
     where = str(trial.folder.path.relative_to(sweep.path))
-    place = {"run": where, "candidate": trial.candidate.number, "settings": trial.candidate.settings}
+    place: dict[str, Any] = {"run": where, "candidate": trial.candidate.number, "settings": trial.candidate.settings}
     place |= {"seed": trial.seed, "rung": trial.rung + 1}
     seconds = round(total_seconds(read_times(trial.folder.path)), 1)
     if not trial.folder.done.is_file():

@@ -104,8 +104,10 @@ def sweep(
     Each trial is a run of `vitral.train` in a process of its own, `jobs` at once, by default one per core. The other
     arguments are those of `vitral.train`. Models are compared by their best weights on the validation images.
     """
-    lists = {path: each for path, each in over.items() if not isinstance(each, Range)}
-    values = {**over, **{path: Choices(values=tuple(to_plain(list(each)))) for path, each in lists.items()}}
+    values = {
+        path: each if isinstance(each, Range) else Choices(values=tuple(to_plain(list(each))))
+        for path, each in over.items()
+    }
     with trusted(options.get("trust", False)):
         request = request_from_options(data, None, recipe, model, options)
         plan = plan_sweep(request, values, search, jobs)
