@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ import torch
 
 from tests.cli.forking import forked
 from tests.cli.test_evaluate import tiny
+from tests.data.decoding.hostile import breakable, breaking
 from tests.data.pictures import cut, encoded, noise
 from tests.evaluation.subjects import files_in, striped_model
 from tests.inference import truth
@@ -307,3 +310,31 @@ def test_a_limit_of_pixels_is_for_this_command(run: Runner, model: str, album: P
     done = run(model, album, "--format", "jsonl", "--max-pixels", "9")
     assert done.code == 3
     assert "--max-pixels" in done.stderr
+
+
+def test_isolated_decoding_gives_the_same_answers(run: Runner, model: str, album: Path) -> None:
+    words = (model, album, "--format", "jsonl")
+    isolated = run(*words, "--isolate")
+    assert isolated.code == 0
+    assert isolated.stdout == run(*words).stdout
+
+
+def test_an_interrupt_leaves_no_decoding_process_behind(model: str, tmp_path: Path) -> None:
+    """The image makes its decoder hang, so that the threads that read wait for it."""
+    (tmp_path / "hang.gif").write_bytes(breaking("hang"))
+    (tmp_path / "site").mkdir()
+    line = [sys.executable, "-m", "vitral", "predict", model, str(tmp_path / "hang.gif"), "--isolate", *ENGINE]
+    with breakable(tmp_path / "site"), subprocess.Popen(line, stdout=-1, stderr=-1, text=True) as process:
+        children: list[str] = []
+        while not children and process.poll() is None:
+            time.sleep(0.1)
+            listed = Path(f"/proc/{process.pid}/task").glob("*/children")  # a thread starts it
+            with suppress(OSError):  # a thread has ended
+                children = [word for each in listed for word in each.read_text().split()]
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.decoding.hostile import breakable, breaking
 from tests.errors import raises
 from tests.inference.album import BAD, listed, photos, spoilt
 from vitral.core.config import Size
 from vitral.data.datasets.files import FileStore
 from vitral.data.datasets.named import open_sample
 from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.isolation import Isolation
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Sequential
 from vitral.data.samples import Item, Samples
@@ -53,6 +55,19 @@ def test_pixels_of_a_set_in_memory_are_those_of_evaluation() -> None:
     seen = np.concatenate([batch.images.permute(0, 2, 3, 1).numpy() for batch in loader.epoch()])
     images = [ImageRef(item.name, DatasetImage(samples.store, item.name)) for item in samples.of("test")]
     assert (np.concatenate([batch.pixels for batch in read_batches(images, needs, 64)]) == seen).all()
+
+
+def test_a_file_that_kills_its_decoder_is_an_error_among_the_others(tmp_path: Path) -> None:
+    images = listed(photos(tmp_path / "photos", 5))
+    (tmp_path / "crash.gif").write_bytes(breaking("crash"))
+    mixed = [*images[:2], *listed([tmp_path / "crash.gif"]), *images[2:]]
+    (tmp_path / "site").mkdir()
+    with breakable(tmp_path / "site"), Isolation().build() as decode:
+        found = list(read_batches(mixed, NEEDS, 3, decode))
+    assert [batch.names[place] for batch in found for place in batch.failed] == [str(tmp_path / "crash.gif")]
+    assert [error.code for batch in found for error in batch.failed.values()] == ["data.decoder_killed"]
+    seen = np.concatenate([batch.pixels for batch in found])
+    np.testing.assert_array_equal(seen, np.concatenate([each.pixels for each in read_batches(images, NEEDS, 3)]))
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 8, 23])

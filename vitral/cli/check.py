@@ -28,6 +28,7 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     root: options.Root = "",
     lenient: options.Lenient = False,
     max_pixels: options.MaxPixels = None,
+    isolate: options.Isolate = False,
 ) -> None:
     """Find damaged files, duplicates, leaks and wrong labels.
 
@@ -40,6 +41,7 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     from rich.console import Console
 
     from vitral.core.config import parse_settings
+    from vitral.data.decoding.isolation import Isolation
     from vitral.data.doctor.diagnosis import diagnosis_to_dict
     from vitral.data.doctor.report import format_report, print_report, write_page
     from vitral.runs.preflight import check_request
@@ -48,7 +50,8 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     given: dict[str, object] = {"root": root, "weights": weights, "image_size": image_size, "task": task}
     given |= {"lenient": lenient, "max_pixels": max_pixels}
     settings = {name: value for name, value in given.items() if value} | parse_settings(set_)
-    diagnosis = check_request(RunRequest(data, None, recipe, model, settings), workers)
+    isolation = Isolation(processes=max(workers, 1)) if isolate else None
+    diagnosis = check_request(RunRequest(data, None, recipe, model, settings), workers, isolation)
     if json:
         typer.echo(dumps(diagnosis_to_dict(diagnosis), indent=2))
     else:

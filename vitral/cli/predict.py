@@ -57,6 +57,7 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     merge: Annotated[int, option("N", MERGE_HELP, min=0)] = 0,
     lenient: options.Lenient = False,
     max_pixels: options.MaxPixels = None,
+    isolate: options.Isolate = False,
 ) -> None:
     """Classify images.
 
@@ -64,8 +65,9 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     """
     with pause_gc():
         from vitral.core.machine import keep_freed_memory
+        from vitral.data.decoding.isolation import Isolation
         from vitral.inference.inputs import find_images, refuse_unlisted
-        from vitral.inference.predictor import PredictionStream, Predictor
+        from vitral.inference.predictor import PredictionStream, Predictor, ReadingOptions
         from vitral.inference.writers import (
             WHOLE,
             open_feature_writer,
@@ -95,7 +97,9 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
 
             merging = TokenMerging(per_layer=merge)
         with pause_gc():  # while torch is imported
-            predictor = Predictor(model, engine=engine, merging=merging, lenient=lenient, max_pixels=max_pixels)
+            reading: ReadingOptions = {"lenient": lenient, "max_pixels": max_pixels}
+            reading["isolation"] = Isolation() if isolate else None
+            predictor = Predictor(model, engine=engine, merging=merging, **reading)
         stream = PredictionStream(predictor, images, batch_size)
         outputs = stream.outputs("features" if features else "logits")
         if features:

@@ -8,21 +8,27 @@ import numpy as np
 from PIL import Image
 
 from vitral.core.config import Size
-from vitral.data.decoding.decode import decode
+from vitral.data.decoding.decode import ImageDecoder, decode_image
 from vitral.data.decoding.header import Decoding, recognize
 from vitral.data.decoding.pixels import Pixels, read_array_header
 from vitral.data.samples import Item, Samples
 
 THUMBNAIL_SIDE = 128  # pixels
 JPEG_QUALITY = 85
-LENIENT = Decoding(lenient=True)  # a page shows what there is
+DEFAULT = Decoding()
 
 
-def thumbnail_url(samples: Samples, item: Item, side: int = THUMBNAIL_SIDE) -> str:
+def thumbnail_url(
+    samples: Samples,
+    item: Item,
+    side: int = THUMBNAIL_SIDE,
+    decoding: Decoding = DEFAULT,
+    decode: ImageDecoder = decode_image,
+) -> str:
     """A data URL: a JPEG of at most `side` x `side` pixels, or a smaller image unchanged as PNG."""
     data = samples.read(item)
-    pixels = decode(data, item.name, native_decoding(data, item.name, LENIENT), Size(side, side))
-    picture = to_rgb_image(pixels)
+    native = native_decoding(data, item.name, decoding).model_copy(update={"lenient": True})  # show what there is
+    picture = to_rgb_image(decode(data, item.name, native, lambda _: Size(side, side)).pixels)
     is_small = max(picture.size) < side
     picture.thumbnail((side, side), Image.Resampling.BICUBIC)
     return encode_picture(picture, "png" if is_small else "jpeg")
@@ -43,7 +49,7 @@ def encode_picture(
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 
-def native_decoding(data: bytes, name: str, decoding: Decoding = Decoding()) -> Decoding:  # noqa: B008, a frozen value
+def native_decoding(data: bytes, name: str, decoding: Decoding = DEFAULT) -> Decoding:
     """How to decode a file without a model: an array keeps its channels."""
     channels = read_array_header(data, name).channels if recognize(data, name) == "NPY" else 3
     return decoding.model_copy(update={"channels": channels})

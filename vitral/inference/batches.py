@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vitral.core.errors import VitralError
+from vitral.data.decoding.decode import ImageDecoder, decode_image
+from vitral.data.decoding.isolation import IsolatedDecoder
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.engine import PixelBatch
@@ -41,14 +43,16 @@ class Batch(NamedTuple):
         return [name for index, name in enumerate(self.names) if index not in self.failed]
 
 
-def read_batches(images: Iterable[ImageRef], needs: Preprocessing, size: int) -> Iterator[Batch]:
+def read_batches(
+    images: Iterable[ImageRef], needs: Preprocessing, size: int, decode: ImageDecoder = decode_image
+) -> Iterator[Batch]:
     """The images as the model's preprocessing makes them, in batches of this size."""
     pool = ThreadPoolExecutor(THREADS, "reading", _lower_priority)
     waiting: deque[tuple[str, Future[Pixels | VitralError]]] = deque()
     builder = _BatchBuilder(needs, size)
     try:
         for number, image in enumerate(images, start=1):
-            waiting.append((image.name, pool.submit(_decode, image, needs)))
+            waiting.append((image.name, pool.submit(_decode, image, needs, decode)))
             if number == TORCH_AFTER:
                 pool.submit(import_module, "torch")
             if len(waiting) >= PREFETCH_BATCHES * size:
@@ -56,6 +60,11 @@ def read_batches(images: Iterable[ImageRef], needs: Preprocessing, size: int) ->
         while waiting:
             yield from builder.add(*waiting.popleft())
         yield from builder.flush()
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(decode, IsolatedDecoder):
+            decode.close()  # else the threads would wait for the files at hand
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -91,10 +100,10 @@ class _BatchBuilder:
         self.pixels = np.empty(self.shape, dtype=np.uint8)  # (B, H, W, C); the last one may still be in use
 
 
-def _decode(image: ImageRef, needs: Preprocessing) -> Pixels | VitralError:
+def _decode(image: ImageRef, needs: Preprocessing, decode: ImageDecoder) -> Pixels | VitralError:
     """The pixels (H, W, C), or the error of an unreadable file."""
     try:
-        return needs.pixels(image.source.read(), image.name)
+        return needs.pixels(image.source.read(), image.name, decode)
     except VitralError as error:
         return error
     except Exception as error:  # a bug, which must still name the image

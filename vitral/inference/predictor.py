@@ -20,7 +20,9 @@ from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.imports import is_imported
 from vitral.core.manifest import file_policy, hashed_early
+from vitral.data.decoding.decode import ImageDecoder, decode_image
 from vitral.data.decoding.image_objects import ImageLike, image_bytes
+from vitral.data.decoding.isolation import Isolation
 from vitral.data.transforms.preprocessing import Preprocessing, image_name
 from vitral.inference.batches import Batch, read_batches
 from vitral.inference.engines.engine import (
@@ -68,6 +70,7 @@ class ReadingOptions(TypedDict, total=False):
 
     lenient: bool
     max_pixels: int | None
+    isolation: Isolation | None
 
 
 class PredictorOptions(ReadingOptions, total=False):
@@ -102,6 +105,7 @@ class Predictor:
     A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
     `trust` allows a model with classes of your own to import them. A `lenient` predictor uses what decodes of damaged
     images, and names them; `max_pixels` is the size above which images are refused, by default that of the bundle.
+    With an `Isolation` files are decoded in child processes, which live as long as the predictor.
     `verify_files` and `require_signature` are those of `vitral.load`.
     """
 
@@ -109,6 +113,7 @@ class Predictor:
     _model: "Model | None"
     _engine_name: str
     _engines: Mapping[OutputKind, Lazy[Engine]]
+    _decode: ImageDecoder
 
     def __init__(
         self,
@@ -137,6 +142,8 @@ class Predictor:
             ready = ready._replace(bundle=ready.bundle.model_copy(update={"preprocessing": needs}))
         for field, value in zip(("bundle", "_model", "_engine_name", "_engines"), ready, strict=True):
             object.__setattr__(self, field, value)  # it is immutable
+        isolation = reading.get("isolation")
+        object.__setattr__(self, "_decode", isolation.build() if isolation else decode_image)
 
     @overload  # a text is a sequence of texts too
     def __call__(self, images: ImageLike, top: int = 5) -> Prediction: ...  # type: ignore[overload-overlap]
@@ -233,6 +240,10 @@ class Predictor:
             return cast("AutoEngine", engine).select(images, batch_size)
         return NamedEngine(self._engine_name, engine)
 
+    def read_batches(self, images: Iterable[ImageRef], batch_size: int) -> Iterator[Batch]:
+        """The images as the model takes them, in batches."""
+        return read_batches(images, self.bundle.preprocessing, batch_size, self._decode)
+
     @property
     def _shape(self) -> tuple[int, int, int]:
         needs = self.bundle.preprocessing
@@ -276,7 +287,7 @@ class PredictionStream:
         return self._outputs(engine)
 
     def _outputs(self, engine: Engine) -> Iterator[tuple[Batch, FloatArray]]:
-        for batch in read_batches(self._images, self.predictor.bundle.preprocessing, self.batch_size):
+        for batch in self.predictor.read_batches(self._images, self.batch_size):
             outputs = engine.run(batch.pixels) if len(batch.pixels) else np.zeros((0, 1), dtype=np.float32)  # (B, K)
             _check_finite(batch, outputs)
             yield batch, outputs

@@ -20,6 +20,7 @@ from vitral.core.machine import cpu_count
 from vitral.core.storage import Lock, os_error_message, write_file_atomically
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE
+from vitral.data.decoding.isolation import Isolation
 from vitral.data.doctor.checks import ModelInput
 from vitral.data.doctor.diagnosis import Diagnosis, TrainingForecast, diagnose_all, diagnose_sample
 from vitral.data.doctor.report import format_example
@@ -45,21 +46,23 @@ def check(
     val: Dataset[Any] | None = None,
     recipe: str | Path | Recipe = "",
     model: ModelLike = "",
+    isolation: Isolation | None = None,
     **options: Unpack[TrainOptions],
 ) -> Diagnosis:
     """Check every image of a dataset, and describe the training on it: `vitral.check("photos/", model="S/16")`.
 
     The arguments are those of `vitral.train`. Structural faults, which stop a training, are findings here. A folder of
     images without labels is checked for a training without labels. `workers` is the number of processes that read
-    files, by default one per core.
+    files, by default one per core. With an `Isolation` files are decoded in child processes with limits on memory and
+    time, instead of workers.
     """
     workers = options.pop("workers", "auto")
     with trusted(options.get("trust", False)):
         request = request_from_options(data, val, recipe, model, options)
-        return check_request(request, cpu_count() if workers == "auto" else workers)
+        return check_request(request, cpu_count() if workers == "auto" else workers, isolation)
 
 
-def check_request(request: RunRequest, workers: int) -> Diagnosis:
+def check_request(request: RunRequest, workers: int, isolation: Isolation | None = None) -> Diagnosis:
     """The diagnosis of the data of a request, with the training that the request would run."""
     faults: list[DataError] = []
     samples = open_samples(data_recipe(request), request, faults.append)
@@ -72,7 +75,7 @@ def check_request(request: RunRequest, workers: int) -> Diagnosis:
         faults = [_with_path(fault, samples.where, str(request.data)) for fault in faults]
         samples = replace(samples, where=str(request.data))
     arguments = _arguments(request, samples.where)
-    return diagnose_all(samples, workers, faults, forecast, arguments, data_recipe(request).decoding())
+    return diagnose_all(samples, workers, faults, forecast, arguments, data_recipe(request).decoding(), isolation)
 
 
 def forecast_training(request: RunRequest, samples: Samples, has_faults: bool = False) -> TrainingForecast | None:

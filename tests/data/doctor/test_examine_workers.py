@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.decoding.hostile import breakable, breaking
 from tests.data.doctor.albums import fill, photo
 from tests.data.pictures import encoded, noise
 from tests.errors import raises
 from vitral.data.datasets.files import FileStore
 from vitral.data.datasets.named import open_sample
 from vitral.data.datasets.source import open_data
-from vitral.data.doctor.examine import CHUNK, Unreadable, examine_all
+from vitral.data.decoding.isolation import Isolation
+from vitral.data.doctor.diagnosis import diagnose_all
+from vitral.data.doctor.examine import CHUNK, Unreadable, examine_all, examine_isolated
+from vitral.data.doctor.report import render_page
 from vitral.data.samples import Samples
 
 
@@ -37,6 +41,24 @@ def test_any_number_of_workers_gives_the_same(samples: Samples) -> None:
         assert list(examine_all(samples, workers)) == alone
 
 
+def test_isolated_decoders_give_the_same(samples: Samples) -> None:
+    alone = list(examine_all(samples, workers=0))
+    assert list(examine_isolated(samples, Isolation(processes=2))) == alone
+
+
+def test_a_file_that_kills_its_decoder_is_a_finding(tmp_path: Path) -> None:
+    files = {f"{n % 2}/{n}.png": encoded(noise(16, 16, seed=n).astype("uint8"), "PNG") for n in range(4)}
+    samples = open_data(str(fill(tmp_path / "data", {**files, "1/bad.gif": breaking("crash")})))
+    (tmp_path / "site").mkdir()
+    with breakable(tmp_path / "site"):
+        diagnosis = diagnose_all(samples, 0, isolation=Isolation(processes=2))
+        page = render_page(diagnosis)
+    (bad,) = [finding for finding in diagnosis.findings if finding.kind == "corrupt"]
+    assert [item.name for example in bad.examples for item in example.items] == ["1/bad.gif"]
+    assert diagnosis.examined == 5
+    assert "1/bad.gif" in page
+
+
 def test_who_stops_listening_leaves_no_process_behind(samples: Samples) -> None:
     before = set(_children(os.getpid()))  # such as the resource tracker of multiprocessing, which earlier tests started
     exams = examine_all(samples, workers=2)
@@ -45,6 +67,11 @@ def test_who_stops_listening_leaves_no_process_behind(samples: Samples) -> None:
     assert len(workers) >= 2
     exams.close()
     assert not workers & set(_children(os.getpid()))
+    isolated = examine_isolated(samples, Isolation(processes=2))
+    next(isolated)
+    assert set(_children(os.getpid())) - before
+    isolated.close()
+    assert set(_children(os.getpid())) <= before
 
 
 class Deadly(FileStore):
@@ -75,7 +102,7 @@ def slowly(self, name):
     return whole(self, name)
 
 FileStore.read = slowly
-cli.main(["check", sys.argv[1], "--workers", "2"])
+cli.main(["check", sys.argv[1], "--workers", "2", *sys.argv[2:]])
 """
 
 
@@ -122,7 +149,12 @@ def test_a_set_without_files_is_examined_by_workers_too() -> None:
 
 
 def _children(parent: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    """Also those that its threads started."""
+    found = []
+    for listed in Path(f"/proc/{parent}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found += [int(word) for word in listed.read_text().split()]
+    return found
 
 
 def _read(terminal: int) -> Iterator[bytes]:

@@ -52,6 +52,12 @@ Lenient = Annotated[bool, typer.Option("--lenient", help=LENIENT_HELP)]
 PIXELS_HELP = "The most pixels of an image, such as 108000000. Larger images are refused before they are decoded."
 MaxPixels = Annotated[int | None, option("N", PIXELS_HELP, "that of the model, usually 50 million", min=1)]
 
+ISOLATE_HELP = (
+    "Decode images in child processes with limits on memory and time. A file that kills its decoder is an error, and "
+    "the others are read."
+)
+Isolate = Annotated[bool, typer.Option("--isolate", help=ISOLATE_HELP)]
+
 # What a run is asked for, by `train` and by `check`, which says what `train` would do.
 OF_RECIPE = "that of the recipe"
 RECIPE_HELP = f"A recipe: a JSON or YAML file, or one of {', '.join(RECIPES)}."

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import simplejpeg
@@ -22,7 +23,15 @@ from PIL.TiffImagePlugin import TiffImageFile
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.decoding.damage import avif_damage, is_harmless, is_warning, libtiff_messages, png_damage
-from vitral.data.decoding.header import Decoding, Header, JpegScale, decode_error, pillow_reader, read_header
+from vitral.data.decoding.header import (
+    OUT_OF_MEMORY,
+    Decoding,
+    Header,
+    JpegScale,
+    decode_error,
+    pillow_reader,
+    read_header,
+)
 from vitral.data.decoding.memory import process_budget
 from vitral.data.decoding.pixels import (
     BAND_PIXELS,
@@ -52,6 +61,8 @@ def decode_jpeg(data: bytes, mode: str, stored: tuple[int, int], scale: int) -> 
         pixels = simplejpeg.decode_jpeg(data, COLORS[mode], min_height=height, min_width=width)
     except ValueError as error:
         message = str(error)
+        if "Insufficient memory" in message:
+            raise MemoryError(message) from None
         if not is_warning(message) or NO_END in message:
             return None, ""
         damage = "" if is_harmless(message, data) else f"pixels are lost or wrong: {message}"
@@ -60,6 +71,9 @@ def decode_jpeg(data: bytes, mode: str, stored: tuple[int, int], scale: int) -> 
         except ValueError:  # of a warning about the header
             return None, damage
     return pixels if pixels.shape[:2] == (height, width) else None, damage
+
+
+OnDamage = Callable[[str, str], object]  # called with the name of a damaged image that is used, and the damage
 
 
 @cache  # once for each file, whatever the number of epochs
@@ -102,7 +116,7 @@ class EncodedImage:
     header: Header
     image: ImageFile | None  # none for an .npy file
     memory: int  # bytes that decoding it takes
-    on_damage: Callable[[str, str], object] = log_damage  # with its name, if the decoder is lenient
+    on_damage: OnDamage = log_damage  # if the decoder is lenient
 
     @property
     def size(self) -> Size:
@@ -111,8 +125,12 @@ class EncodedImage:
 
     def pixels(self, min_size: Size) -> Pixels:
         """The image, upright, (H, W, C). A JPEG is reduced by `jpeg_scale`, to no less than `min_size`."""
-        with process_budget().reserve(self.memory):
-            return self._decode(min_size)
+        try:
+            with process_budget().reserve(self.memory):
+                return self._decode(min_size)
+        except MemoryError:
+            hint = "make it smaller"
+            raise DataError(OUT_OF_MEMORY, code="data.out_of_memory", where=self.name, hint=hint) from None
 
     def _decode(self, min_size: Size) -> Pixels:
         if self.image is None:
@@ -164,9 +182,7 @@ class EncodedImage:
             self.on_damage(self.name, damage)
 
 
-def open_image(
-    data: bytes, name: str, decoding: Decoding, on_damage: Callable[[str, str], object] = log_damage
-) -> EncodedImage:
+def open_image(data: bytes, name: str, decoding: Decoding, on_damage: OnDamage = log_damage) -> EncodedImage:
     """Open an image by its header; a DataError if it is no image or exceeds a limit."""
     return EncodedImage(data, name, decoding, *read_header(data, name, decoding), on_damage)
 
@@ -174,6 +190,40 @@ def open_image(
 def decode(data: bytes, name: str, decoding: Decoding, min_size: Size) -> Pixels:
     """The image in the bytes of a file, upright, (H, W, C): see `EncodedImage.pixels`."""
     return open_image(data, name, decoding).pixels(min_size)
+
+
+class Decoded(NamedTuple):
+    """A decoded image: what its file declares, and its pixels (H, W, C)."""
+
+    header: Header
+    pixels: Pixels
+
+
+class ImageDecoder(Protocol):
+    """Decodes a file once its size is known: `decode_image`, or one that works in other processes."""
+
+    def __call__(
+        self,
+        data: bytes,
+        name: str,
+        decoding: Decoding,
+        min_size: Callable[[Size], Size],
+        on_damage: OnDamage = log_damage,
+    ) -> Decoded:
+        """The image, at a scale that leaves the minimum size for its full size."""
+        ...
+
+
+def decode_image(
+    data: bytes,
+    name: str,
+    decoding: Decoding,
+    min_size: Callable[[Size], Size],
+    on_damage: OnDamage = log_damage,
+) -> Decoded:
+    """The decoder of this process."""
+    image = open_image(data, name, decoding, on_damage)
+    return Decoded(image.header, image.pixels(min_size(image.size)))
 
 
 def convert_channels(pixels: Pixels, channels: int) -> Pixels:

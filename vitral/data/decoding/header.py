@@ -99,6 +99,7 @@ Level = Annotated[int, Field(ge=0, le=255)]
 MAX_PIXELS = 50_000_000  # by default
 MOST_PIXELS = 65_535**2  # of the largest JPEG
 ORIENTATION = 0x0112  # EXIF and TIFF
+OUT_OF_MEMORY = "decoding it takes more memory than there is"
 
 # The classes themselves, not Image.open: no other format is tried, none warns of what is refused here anyway.
 READERS: dict[ImageFormat, type[ImageFile]] = {
@@ -214,6 +215,8 @@ def pillow_reader(data: bytes, name: str, kind: ImageFormat) -> ImageFile:
 
 def decode_error(data: bytes, name: str, kind: ImageFormat, error: Exception) -> DataError:
     """The error for a file that Pillow could not read."""
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
+        return DataError(OUT_OF_MEMORY, code="data.out_of_memory", where=name, hint="make it smaller")
     if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError) or "truncated" in str(error).lower():
         message = f"{kind} truncated after {len(data)} bytes"
         return DataError(message, code="data.truncated_image", where=name, hint="remove it or fetch it again")

@@ -4,17 +4,25 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.isolation import Isolation
 from vitral.data.doctor import checks
 from vitral.data.doctor.checks import SEVERITIES, Example, Finding, ModelInput, Severity
 from vitral.data.doctor.duplicates import duplicate_findings
-from vitral.data.doctor.examine import DEFAULT, ExaminedItem, examine, examine_all, with_progress
+from vitral.data.doctor.examine import (
+    DEFAULT,
+    ExaminedItem,
+    examine,
+    examine_all,
+    examine_isolated,
+    with_progress,
+)
 from vitral.data.samples import SPLITS, Samples
 from vitral.html.page import plural
 
@@ -59,6 +67,8 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     training: TrainingForecast | None = None  # unknown for a sample of the files, and without training images
     arguments: str = ""  # of `vitral train` and `vitral check` for this data; empty if it was passed as an object
+    decoding: Decoding = DEFAULT  # for the thumbnails of a page
+    isolation: Isolation | None = None
 
     def __repr__(self) -> str:
         found = ", ".join(plural(self.count(severity), severity) for severity in SEVERITIES)
@@ -97,13 +107,16 @@ def diagnose_all(
     training: TrainingForecast | None = None,
     arguments: str = "",
     decoding: Decoding = DEFAULT,
+    isolation: Isolation | None = None,
 ) -> Diagnosis:
-    """Examine every file in worker processes, with a progress bar on a terminal.
+    """Examine every file in worker processes, or decode it in isolation, with a progress bar on a terminal.
 
     `faults` are the structural faults that were found when the data was opened.
     """
-    examined = list(with_progress(examine_all(samples, workers, decoding), len(samples.items)))
-    return diagnose(samples, examined, faults, training, arguments)
+    results = examine_isolated(samples, isolation, decoding) if isolation else examine_all(samples, workers, decoding)
+    examined = list(with_progress(results, len(samples.items)))
+    diagnosis = diagnose(samples, examined, faults, training, arguments)
+    return replace(diagnosis, decoding=decoding, isolation=isolation)
 
 
 def diagnose_sample(samples: Samples, model_input: ModelInput, decoding: Decoding = DEFAULT) -> Diagnosis:

@@ -6,7 +6,9 @@ Worker processes examine files in parallel; results come in the order of the ite
 import hashlib
 import logging
 import signal
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -17,8 +19,9 @@ from PIL import Image
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError, VitralError
-from vitral.data.decoding.decode import open_image
+from vitral.data.decoding.decode import ImageDecoder, decode_image
 from vitral.data.decoding.header import Decoding, Header
+from vitral.data.decoding.isolation import Isolation
 from vitral.data.decoding.memory import MemoryBudget, renew_budget, set_budget, share_budget
 from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, SharedArray, create_shared
 from vitral.data.samples import Item, Samples, Store
@@ -58,22 +61,23 @@ class ExaminedItem(NamedTuple):
     result: ExamResult
 
 
-def examine(store: Store, item: Item, decoding: Decoding = DEFAULT) -> ExamResult:
+def examine(store: Store, item: Item, decoding: Decoding = DEFAULT, decode: ImageDecoder = decode_image) -> ExamResult:
     """Examine one image; a file that cannot be read or decoded gives `Unreadable`."""
     try:
-        return _decode(store.read(item.name), item.name, decoding)
+        return _decode(store.read(item.name), item.name, decoding, decode)
     except DataError as error:
         return Unreadable(error.code, error.message, error.hint)
 
 
-def _decode(data: bytes, name: str, decoding: Decoding) -> ImageInfo:
+def _decode(data: bytes, name: str, decoding: Decoding, decode: ImageDecoder) -> ImageInfo:
     damages: list[str] = []
-    encoded = open_image(data, name, native_decoding(data, name, decoding), lambda _, damage: damages.append(damage))
-    picture = to_rgb_image(encoded.pixels(MIN_SIZE))
+    native = native_decoding(data, name, decoding)
+    header, pixels = decode(data, name, native, lambda _: MIN_SIZE, lambda _, damage: damages.append(damage))
+    picture = to_rgb_image(pixels)
     contrast = int(np.diff(np.array(picture.getextrema())).max())  # much faster in Pillow than in NumPy
     thumbnail = picture.resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
     digest = hashlib.blake2b(data, digest_size=16).digest()
-    return ImageInfo(encoded.header, digest, contrast, thumbnail.tobytes(), "; ".join(damages))
+    return ImageInfo(header, digest, contrast, thumbnail.tobytes(), "; ".join(damages))
 
 
 CHUNK = 64  # items that a worker examines at a time
@@ -100,6 +104,27 @@ class Worker(NamedTuple):
             hint = "if it happens again with this image, remove it; if memory ran out, use --workers 1"
             where = store.address(item.name)
             raise VitralError(message, code="run.lost_process", where=where, hint=hint) from None
+
+
+def examine_isolated(
+    samples: Samples, isolation: Isolation, decoding: Decoding = DEFAULT
+) -> Generator[ExaminedItem, None, None]:
+    """Examine every item, in order, and decode in child processes: a file that ends one is unreadable."""
+    threads = ThreadPoolExecutor(isolation.processes)
+    waiting: deque[tuple[Item, Future[ExamResult]]] = deque()
+    with isolation.build() as decode:
+        try:
+            for item in samples.items:
+                waiting.append((item, threads.submit(examine, samples.store, item, decoding, decode)))
+                if len(waiting) == CHUNK:
+                    first, result = waiting.popleft()
+                    yield ExaminedItem(first, result.result())
+            for item, result in waiting:
+                yield ExaminedItem(item, result.result())
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            decode.close()  # else the threads would wait for the files at hand
+            threads.shutdown()
 
 
 def examine_all(samples: Samples, workers: int, decoding: Decoding = DEFAULT) -> Generator[ExaminedItem, None, None]:

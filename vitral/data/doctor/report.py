@@ -13,6 +13,7 @@ from vitral import __version__
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.core.storage import write_file_atomically
+from vitral.data.decoding.decode import decode_image
 from vitral.data.doctor.checks import Example, Finding, is_labeled
 from vitral.data.doctor.diagnosis import (
     MAX_SQUEEZE,
@@ -220,20 +221,21 @@ def render_page(diagnosis: Diagnosis) -> str:
         else None,
         max_examples=MAX_EXAMPLES,
         max_images=MAX_IMAGES,
-        thumbnail=_thumbnails(samples),
+        thumbnail=_thumbnails(diagnosis),
     )
 
 
-def _thumbnails(samples: Samples) -> Callable[[Item], str]:
+def _thumbnails(diagnosis: Diagnosis) -> Callable[[Item], str]:
     """A function that returns the data URL of an image, or an empty one after a total of MAX_BYTES."""
     used = 0
+    decode = diagnosis.isolation.build() if diagnosis.isolation else decode_image
 
     def thumbnail(item: Item) -> str:
         nonlocal used
         if used >= MAX_BYTES:
             return ""
         try:
-            source = thumbnail_url(samples, item)
+            source = thumbnail_url(diagnosis.samples, item, decoding=diagnosis.decoding, decode=decode)
         except DataError:  # the file has changed since it was examined
             return ""
         used += len(source)

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.data.decoding.decode import open_image
+from vitral.data.decoding.decode import ImageDecoder, decode_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.image_objects import ImageLike, image_bytes
 from vitral.data.decoding.pixels import Pixels
@@ -99,14 +99,17 @@ class Preprocessing(Config):
         name = image_name(image)
         return self.tensor(image_bytes(image, name, self.decoding.channels), name)[0]
 
-    def pixels(self, data: bytes, name: str) -> Pixels:
+    def pixels(self, data: bytes, name: str, decode: ImageDecoder = decode_image) -> Pixels:
         """The image in the bytes of a file at the model's input size, (H, W, C)."""
         if self.external:
             message = "the model was trained on tensors of your own transform, so it cannot read image files"
             hint = "pass tensors, or save it with a transform: vitral.save(model, OUT, classes=..., transform=...)"
             raise ConfigError(message, code="config.external_transform", where=name, hint=hint)
-        image = open_image(data, name, self.decoding)
-        return decode_and_crop(image, self.crop.plan(image.size, self.image_size))
+        decoded = decode(data, name, self.decoding, lambda size: self._plan(size).min_size(size))
+        return crop_and_resize(decoded.pixels, decoded.header.size, self._plan(decoded.header.size))
+
+    def _plan(self, size: Size) -> CropPlan:
+        return self.crop.plan(size, self.image_size)
 
     def tensor(self, data: bytes, name: str) -> "Tensor":
         """The image in the bytes of a file as the model's input, (1, C, H, W)."""

@@ -48,7 +48,7 @@ def augmented_grid(recipe: Recipe, samples: Samples) -> PictureGrid | None:
     for index, item in _spread(samples.of("train")):
         try:
             views = _views(recipe, samples, item, index)
-            whole = thumbnail_url(samples, item, SIDE)
+            whole = thumbnail_url(samples, item, SIDE, recipe.decoding())
         except DataError:  # it was readable before training
             continue
         if any((view != views[0]).any() for view in views[1:]):
