@@ -70,6 +70,18 @@ def test_an_error_gives_back_what_was_reserved() -> None:
             raise ZeroDivisionError
 
 
+def test_units_of_a_decoder_that_was_killed_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PATIENCE", 0.05)
+    set_budget(memory.thread_budget(BYTES))
+    budget = process_budget()
+    for _ in range(40):  # units that are never given back
+        assert budget.units.acquire(True, 0)
+    decode_all(2)
+    assert budget.turn.acquire(True, 0)  # nor is the turn
+    decode_all(2)
+    assert [budget.units.acquire(True, 0) for _ in range(25)] == [True] * 24 + [False]
+
+
 def test_who_waits_for_much_is_served_before_who_comes_later() -> None:
     set_budget(memory.thread_budget(640))
     order: list[str] = []

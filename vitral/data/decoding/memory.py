@@ -3,26 +3,31 @@
 A decoder reserves what an image takes, by the header of its file, before it decodes it. Images that fit together are
 decoded together. One that is larger than the budget is decoded alone. Small ones (a 64th of the budget, 16 MB) need no
 reservation. So decoding takes at most the budget, or what the largest image takes, and 16 MB for each decoder.
+
+A worker that is killed gives nothing back. Who has waited for long therefore goes on without: memory is then less
+bounded, but nothing hangs.
 """
 
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import ForkContext, SpawnContext
 from typing import Protocol
 
 DECODE_BYTES = 2**30  # by default
 UNITS = 64  # that a budget is divided into
+PATIENCE = 30.0  # seconds that a decoder waits at most; no image within the limits takes as long
 
 
 class Semaphore(Protocol):
-    """A semaphore of threads or of processes."""
+    """A semaphore or lock, of threads or of processes."""
 
-    def acquire(self) -> bool:
-        """Wait for a unit and take it."""
+    def acquire(self, block: bool, timeout: float, /) -> bool:
+        """Wait for a unit and take it, or give up after some seconds."""
         ...
 
     def release(self) -> None:
@@ -36,7 +41,7 @@ class MemoryBudget:
 
     total: int
     units: Semaphore
-    turn: AbstractContextManager[object]  # a lock: who waits for many units is served before who comes later
+    turn: Semaphore  # a lock: who waits for many units is served before who comes later
     shared_by: str = ""  # the start method of the processes that share it
 
     @contextmanager
@@ -46,11 +51,15 @@ class MemoryBudget:
         if count <= 1:
             yield
             return
+        end = time.monotonic() + PATIENCE
         try:
-            with self.turn:  # one at a time: two that hold half of what they need would wait for each other
-                while taken < count:
-                    self.units.acquire()
-                    taken += 1
+            # One at a time: two that hold half of what they need would wait for each other.
+            if self.turn.acquire(True, PATIENCE):
+                try:
+                    while taken < count and self.units.acquire(True, max(0.0, end - time.monotonic())):
+                        taken += 1
+                finally:
+                    self.turn.release()
             yield
         finally:
             for _ in range(taken):
