@@ -7,17 +7,21 @@ at the end is a fault, and the input stays in the folder of seeds as `crash-*`, 
 """
 
 import argparse
+import io
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from time import monotonic
 
 GROWTH = 50  # MB that memory may grow by after the warm-up
 WARM_UP = 2000  # inputs
 TIMEOUT = 5  # seconds for one input
+KEPT = Path(__file__).parents[1] / "tests/fixtures/fuzz"  # inputs that once were faults, replayed by the tests
 MEMORY = 2048  # MB of a process at which libFuzzer calls an input a fault
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,14 +36,22 @@ def decoder(folder: Path) -> Callable[[bytes], object]:
 
 
 def weights(folder: Path) -> Callable[[bytes], object]:
-    """The first byte chooses the kind of file."""
-    from vitral import load
+    """The first byte chooses the kind of file; the configs lie beside good weights."""
+    from vitral import create_model, load, save
+
+    small = {"width": 8, "depth": 1, "mixer.heads": 2}
+    save(create_model("Ti/16", image_size=32, num_classes=2, settings=small), folder / "bundle")
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "model.safetensors").write_bytes(seeds("weights")[0][1:])
+    names = ("a.safetensors", "a.npz", "a.bin", "foreign/config.json", "bundle/config.json")
 
     def read(data: bytes) -> object:
-        path = folder / f"fuzzed{('.safetensors', '.npz', '.bin', '.json')[data[0] % 4 if data else 0]}"
+        path = folder / names[data[0] % len(names) if data else 0]
         path.write_bytes(data[1:])
+        alone = path.name != "config.json"
+        settings = {"mixer.heads": 2} if alone else None
         try:
-            return load(path)
+            return load(path if alone else path.parent, allow_pickle=True, verify_files=False, settings=settings)
         finally:
             path.unlink()
 
@@ -47,6 +59,8 @@ def weights(folder: Path) -> Callable[[bytes], object]:
 
 
 def manifest(folder: Path) -> Callable[[bytes], object]:
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        (folder / name).write_bytes(b"")
     return opened(folder, (".csv", ".tsv", ".jsonl"))
 
 
@@ -55,14 +69,15 @@ def tar(folder: Path) -> Callable[[bytes], object]:
 
 
 def opened(folder: Path, suffixes: tuple[str, ...]) -> Callable[[bytes], object]:
-    """A set that is opened; the first byte chooses the kind of file."""
+    """A set that is opened, and its first samples read; the first byte chooses the kind of file."""
     from vitral import open_data
 
     def read(data: bytes) -> object:
         path = folder / f"fuzzed{suffixes[data[0] % len(suffixes) if data else 0]}"
         path.write_bytes(data[1:])
         try:
-            return open_data(str(path))
+            samples = open_data(str(path))
+            return [samples.read(item) for split in ("train", "val") for item in samples.of(split)[:4]]
         finally:
             path.unlink()
 
@@ -78,22 +93,62 @@ TARGETS: dict[str, Callable[[Path], Callable[[bytes], object]]] = {
 
 
 def seeds(target: str) -> list[bytes]:
-    """Small valid files to begin with."""
+    """Small valid files to begin with, and the inputs that were kept."""
+    return [*valid(target), *(path.read_bytes() for path in sorted((KEPT / target).glob("*")))]
+
+
+def valid(target: str) -> list[bytes]:
     from benchmarks.attack import containers, images
 
     if target == "decoder":
-        return [images.encoded(kind, 0) for kind in images.FORMATS]
+        return [images.encoded(kind, 0, 24, 32) for kind in images.FORMATS]
     if target == "weights":
-        from safetensors.numpy import save
-
-        from benchmarks.before import timm_weights
-
-        arrays = {name: tensor.numpy() for name, tensor in timm_weights(4, depth=1, classes=2).items()}
-        return [b"\0" + save(arrays), b"\1" + containers.npz(1), b"\3{}"]
+        return valid_weights()
     if target == "manifest":
-        table = b"path,label,split\na.jpg,one,train\nb.jpg,two,val\n"
-        return [b"\0" + table, b"\1" + table.replace(b",", b"\t"), b'\2{"path": "a.jpg", "label": "one"}\n']
-    return [b"\0" + containers.tar([("train/one/0.jpg", images.encoded("jpeg", 0)), ("train/one/0.cls", b"1")])]
+        table = b"path,label,split\na.jpg,one,train\nb.jpg,two,train\nc.jpg,one,val\n"
+        lines = b'{"path": "a.jpg", "label": "one"}\n{"path": "b.jpg", "label": 2}\n'
+        return [b"\0" + table, b"\1" + table.replace(b",", b"\t"), b"\2" + lines]
+    photo = images.encoded("jpeg", 0)[:200]
+    pairs = [
+        ("train/0.jpg", photo),
+        ("train/0.cls", b"1"),
+        ("train/1.jpg", photo),
+        ("train/1.json", b'{"label": "one"}'),
+    ]
+    return [b"\0" + containers.tar(pairs)]
+
+
+def valid_weights() -> list[bytes]:
+    """A file of each kind, of a width and a patch that keep it small."""
+    import numpy as np
+    import torch
+    from safetensors.numpy import save
+
+    from benchmarks.before import timm_weights
+
+    tensors = {
+        name: tensor[:, :, :2, :2].contiguous()
+        if tensor.ndim == 4
+        else tensor[:, :5].contiguous()
+        if tensor.ndim == 3
+        else tensor
+        for name, tensor in timm_weights(4, depth=1, classes=2).items()
+    }
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    zipped, pickled = io.BytesIO(), io.BytesIO()
+    np.savez_compressed(zipped, **arrays)
+    torch.save({"head.weight": tensors["head.weight"], "epoch": 3}, pickled)
+    sizes = {"embed_dim": 4, "depth": 1, "num_heads": 2, "patch_size": 2, "img_size": 4}
+    foreign = {"architecture": "vit_base_patch16_224", "num_classes": 2, "model_args": sizes}
+    with TemporaryDirectory() as folder:
+        from vitral import create_model
+        from vitral import save as save_bundle
+
+        small = {"width": 8, "depth": 1, "mixer.heads": 2}
+        save_bundle(create_model("Ti/16", image_size=32, num_classes=2, settings=small), folder)
+        bundle = (Path(folder) / "config.json").read_bytes()
+    contents = [save(arrays), zipped.getvalue(), pickled.getvalue(), json.dumps(foreign).encode(), bundle]
+    return [bytes([kind]) + content for kind, content in enumerate(contents)]
 
 
 def resident() -> float:
@@ -114,29 +169,36 @@ def main() -> None:
         from vitral.core.errors import VitralError
 
         read = TARGETS[asked.target](Path(mkdtemp(prefix="fuzz-", dir="/dev/shm")))
+        for data in seeds(asked.target):  # which imports what is imported on first use
+            with suppress(VitralError):
+                read(data)
     corpus = asked.seeds / asked.target
     corpus.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(seeds(asked.target)):
         (corpus / f"seed-{number}").write_bytes(data)
-    count, baseline, started = 0, 0.0, monotonic()
+    count, baseline, highest, answered, started = 0, 0.0, 0.0, 0, monotonic()
 
     def test(data: bytes) -> None:
-        nonlocal count, baseline
+        nonlocal count, baseline, highest, answered
         count += 1
         if count == WARM_UP:
             baseline = resident()
         try:
             read(data)
+            answered += 1
         except VitralError as error:
             if error.code.startswith("internal."):
                 raise
-        if count % 1000 == 0 and baseline and resident() - baseline > GROWTH:
-            raise MemoryError(f"memory has grown by {resident() - baseline:.0f} MB")
+        if count % 100 == 0 and baseline:
+            highest = max(highest, resident() - baseline)
+            if highest > GROWTH:
+                raise MemoryError(f"memory has grown by {highest:.0f} MB")
 
     def report() -> None:
-        grown = resident() - baseline if baseline else 0.0
         print(
-            f"{asked.target}: {count:,} inputs in {monotonic() - started:.0f} s, no fault, {grown:+.0f} MB", flush=True
+            f"{asked.target}: {count:,} inputs in {monotonic() - started:.0f} s, {answered:,} answered, no fault, "
+            f"memory grew by at most {highest:.0f} MB",
+            flush=True,
         )
         os._exit(0)
 

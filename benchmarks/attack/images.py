@@ -36,11 +36,11 @@ def photo(seed: int, height: int = 96, width: int = 128) -> Image.Image:
     return Image.open(io.BytesIO(jpeg(height, width, seed))).convert("RGB")
 
 
-def encoded(kind: str, seed: int) -> bytes:
+def encoded(kind: str, seed: int, height: int = 96, width: int = 128) -> bytes:
     """An intact file of a format."""
     format, options = FORMATS[kind]
     out = io.BytesIO()
-    photo(seed).save(out, format, **options)
+    photo(seed, height, width).save(out, format, **options)
     return out.getvalue()
 
 
