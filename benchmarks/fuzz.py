@@ -12,8 +12,10 @@ import json
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from time import monotonic
@@ -177,6 +179,7 @@ def main() -> None:
     for number, data in enumerate(seeds(asked.target)):
         (corpus / f"seed-{number}").write_bytes(data)
     count, baseline, highest, answered, started = 0, 0.0, 0.0, 0, monotonic()
+    faults: set[str] = set()
 
     def test(data: bytes) -> None:
         nonlocal count, baseline, highest, answered
@@ -188,21 +191,35 @@ def main() -> None:
             answered += 1
         except VitralError as error:
             if error.code.startswith("internal."):
-                raise
+                keep(data, error)
+        except Exception as error:
+            keep(data, error)
         if count % 100 == 0 and baseline:
             highest = max(highest, resident() - baseline)
             if highest > GROWTH:
-                raise MemoryError(f"memory has grown by {highest:.0f} MB")
+                faults.add("memory")
+                report()
+
+    def keep(data: bytes, error: Exception) -> None:
+        """One input of each place that raises, and on to the next."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        if place not in faults:
+            faults.add(place)
+            (corpus / f"crash-{sha256(data).hexdigest()[:12]}").write_bytes(data)
+            print(f"FAULT {place}\n{traceback.format_exc()}", flush=True)
 
     def report() -> None:
         print(
-            f"{asked.target}: {count:,} inputs in {monotonic() - started:.0f} s, {answered:,} answered, no fault, "
-            f"memory grew by at most {highest:.0f} MB",
+            f"{asked.target}: {count:,} inputs in {monotonic() - started:.0f} s, {answered:,} answered, "
+            f"memory grew by at most {highest:.0f} MB; faults: {', '.join(sorted(faults)) or 'none'}",
             flush=True,
         )
-        os._exit(0)
+        os._exit(bool(faults))
 
-    threading.Timer(asked.seconds, report).start()
+    timer = threading.Timer(asked.seconds, report)
+    timer.daemon = True
+    timer.start()
     atheris.Setup(
         [sys.argv[0], f"-timeout={TIMEOUT}", f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={corpus}/", str(corpus)],
         test,
