@@ -2,8 +2,9 @@
 
 A target gets bytes that atheris (libFuzzer) mutates towards code that was not reached before. An error with a code is
 an answer; any other exception, a crash, an input that takes more than 5 s, or memory that has grown by more than 50 MB
-at the end is a fault, and the input stays in the folder of seeds as `crash-*`, `timeout-*` or `oom-*`. Needs
-`pip install atheris` in the environment of vitral.
+is a fault, and the input stays in the folder of seeds as `crash-*`, `timeout-*` or `oom-*`. An input of each fault is
+kept in `tests/fixtures/fuzz` and replayed by `tests/test_fuzz.py`. Needs `pip install atheris` in the environment of
+vitral; the log of libFuzzer shows the coverage.
 """
 
 import argparse
@@ -158,6 +159,54 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+class Watched:
+    """A target that counts its inputs, keeps those that are faults, and watches the memory of the process."""
+
+    def __init__(self, target: str, read: Callable[[bytes], object], corpus: Path) -> None:
+        self.target, self.read, self.corpus = target, read, corpus
+        self.count, self.answered, self.baseline, self.growth = 0, 0, 0.0, 0.0
+        self.faults: set[str] = set()
+        self.started = monotonic()
+
+    def __call__(self, data: bytes) -> None:
+        from vitral.core.errors import VitralError
+
+        self.count += 1
+        if self.count == WARM_UP:
+            self.baseline = resident()
+        try:
+            self.read(data)
+            self.answered += 1
+        except VitralError as error:
+            if error.code.startswith("internal."):
+                self.keep(data, error)
+        except Exception as error:
+            self.keep(data, error)
+        if self.count % 100 == 0 and self.baseline:
+            self.growth = max(self.growth, resident() - self.baseline)
+            if self.growth > GROWTH:
+                self.faults.add("memory")
+                self.report()
+
+    def keep(self, data: bytes, error: Exception) -> None:
+        """Keep one input of each place that raises, and go on."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        if place not in self.faults:
+            self.faults.add(place)
+            (self.corpus / f"crash-{sha256(data).hexdigest()[:12]}").write_bytes(data)
+            print(f"FAULT {place}\n{traceback.format_exc()}", flush=True)
+
+    def report(self) -> None:
+        """Print what was found, and end the process: libFuzzer does not return."""
+        print(
+            f"{self.target}: {self.count:,} inputs in {monotonic() - self.started:.0f} s, {self.answered:,} answered, "
+            f"memory grew by at most {self.growth:.0f} MB; faults: {', '.join(sorted(self.faults)) or 'none'}",
+            flush=True,
+        )
+        os._exit(bool(self.faults))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
@@ -178,51 +227,13 @@ def main() -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(seeds(asked.target)):
         (corpus / f"seed-{number}").write_bytes(data)
-    count, baseline, highest, answered, started = 0, 0.0, 0.0, 0, monotonic()
-    faults: set[str] = set()
-
-    def test(data: bytes) -> None:
-        nonlocal count, baseline, highest, answered
-        count += 1
-        if count == WARM_UP:
-            baseline = resident()
-        try:
-            read(data)
-            answered += 1
-        except VitralError as error:
-            if error.code.startswith("internal."):
-                keep(data, error)
-        except Exception as error:
-            keep(data, error)
-        if count % 100 == 0 and baseline:
-            highest = max(highest, resident() - baseline)
-            if highest > GROWTH:
-                faults.add("memory")
-                report()
-
-    def keep(data: bytes, error: Exception) -> None:
-        """One input of each place that raises, and on to the next."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
-        if place not in faults:
-            faults.add(place)
-            (corpus / f"crash-{sha256(data).hexdigest()[:12]}").write_bytes(data)
-            print(f"FAULT {place}\n{traceback.format_exc()}", flush=True)
-
-    def report() -> None:
-        print(
-            f"{asked.target}: {count:,} inputs in {monotonic() - started:.0f} s, {answered:,} answered, "
-            f"memory grew by at most {highest:.0f} MB; faults: {', '.join(sorted(faults)) or 'none'}",
-            flush=True,
-        )
-        os._exit(bool(faults))
-
-    timer = threading.Timer(asked.seconds, report)
+    watched = Watched(asked.target, read, corpus)
+    timer = threading.Timer(asked.seconds, watched.report)
     timer.daemon = True
     timer.start()
     atheris.Setup(
         [sys.argv[0], f"-timeout={TIMEOUT}", f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={corpus}/", str(corpus)],
-        test,
+        watched,
     )
     atheris.Fuzz()
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 import vitral
-from benchmarks.attack.case import Case
+from benchmarks.attack.case import CPU_SECONDS, Case
 from benchmarks.attack.images import check
 from benchmarks.photos import jpeg
 from vitral.core.errors import DataError
@@ -22,6 +22,7 @@ SETTINGS = {
     "batch_size": 4, "epochs": 3, "workers": 0, "eval_every": 1, "checkpoints.every_seconds": 0, "device": "cpu",
     "microbatches": 2, "model.block.drop_path_rate": 0.2, "task.mixing": "mixup", "average": "ema",
 }  # fmt: skip
+TRAINING = 10.0  # seconds of CPU that a resumed run may take: it trains to its end
 KILL_AT = 4  # the checkpoint after which the run is killed
 ENDS = ("last/model.safetensors", "best/model.safetensors")  # what a resumed run must end in
 
@@ -143,5 +144,7 @@ def cases(seed: int, share: float, made: Artefacts) -> Iterator[Case]:
         "run": (made.killed, 300, lambda folder: use_run(folder, made.finished)),
     }
     for kind, (source, count, use) in uses.items():
+        cpu_seconds = TRAINING if kind == "run" else CPU_SECONDS
         for number in range(int(count * share)):
-            yield Case(f"damaged {kind}", str(number), damaged(source, [seed, number, len(kind)]), use)
+            make = damaged(source, [seed, number, len(kind)])
+            yield Case(f"damaged {kind}", str(number), make, use, cpu_seconds=cpu_seconds)

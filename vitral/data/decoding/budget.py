@@ -37,7 +37,7 @@ def check_structure(data: bytes, kind: str) -> Size | None:
     walk: Callable[[bytes], Size | None] | None = WALKS.get(kind)
     try:
         return walk(data) if walk else None
-    except (struct.error, IndexError):  # the end of the file: the decoder says what is missing
+    except (struct.error, IndexError, OverflowError):  # past the end of the file: the decoder says what is missing
         return None
 
 
@@ -156,5 +156,5 @@ def _jpeg_memory(image: JpegImageFile, data: bytes, pixels: int) -> int:
     if scans > MAX_SCANS or (scans > 1 and scans * pixels > MAX_SCANNED):
         raise ValueError(f"{scans:,} scans of {pixels:,} pixels take too long")
     factors = [across * down for _, across, down, _ in image.layer]
-    samples = pixels * sum(factors) / max(factors, default=1)
+    samples = pixels * sum(factors) / max(1, *factors)  # 0 is damage: the decoder says so
     return int(3 * pixels + (2 * samples if scans > 1 else 0))

@@ -65,10 +65,10 @@ class Arguments:
     def optional_flag(self, name: str) -> bool | None:
         return None if self.value(name, None) is None else self.flag(name)
 
-    def count(self, name: str, default: int) -> int:
+    def count(self, name: str, default: int, least: int = 0) -> int:
         found = self.value(name, default)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-            raise self.wrong(name, "a whole number")
+        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            raise self.wrong(name, f"a whole number of at least {least}" if least else "a whole number")
         return found
 
     def number(self, name: str, default: float) -> float:

@@ -21,7 +21,7 @@ RELATIVE_HIDDEN = 128  # of the MLP that gives the biases
 
 def beit_model(arguments: Arguments) -> TimmModel:
     """Beit."""
-    given, width = arguments, arguments.count("embed_dim", 768)
+    given, width = arguments, arguments.count("embed_dim", 768, least=1)
     drop, image = given.dropout(), given.size("img_size", 224)
     hidden, gated = int(width * given.number("mlp_ratio", 4.0)), given.flag("swiglu_mlp")
     make, activation = (gated_config, "silu") if gated else (mlp_config, "gelu")
@@ -57,7 +57,7 @@ def beit_position(given: Arguments) -> PositionConfig:
 
 def relpos_model(arguments: Arguments) -> TimmModel:
     """VisionTransformerRelPos."""
-    given, width = arguments, arguments.count("embed_dim", 768)
+    given, width = arguments, arguments.count("embed_dim", 768, least=1)
     drop, image = given.dropout(), given.size("img_size", 224)
     hidden, cls = int(width * given.number("mlp_ratio", 4.0)), given.flag("class_token")
     block = given.value("block_fn", None) or "RelPosBlock"

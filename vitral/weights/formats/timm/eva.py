@@ -23,7 +23,7 @@ from vitral.weights.formats.timm.vit import TimmModel, stem_config, table_config
 
 def eva_model(arguments: Arguments) -> TimmModel:
     """Eva."""
-    given, width = arguments, arguments.count("embed_dim", 768)
+    given, width = arguments, arguments.count("embed_dim", 768, least=1)
     drop, pre_norm = given.dropout(), given.flag("use_pre_transformer_norm")
     cls, registers = given.flag("class_token", True), given.count("num_reg_tokens", 0)
     image = given.size("img_size", 224)

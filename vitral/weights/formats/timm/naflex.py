@@ -16,7 +16,7 @@ ONLY_BATCHES = ("pos_embed_use_grid_sample", "use_key_only_attn_mask", "enable_p
 
 def naflex_model(arguments: Arguments) -> TimmModel:
     """NaFlexVit."""
-    given, width = arguments, arguments.count("embed_dim", 768)
+    given, width = arguments, arguments.count("embed_dim", 768, least=1)
     for name in ("rope_type", "attn_type", "input_norm_layer", "num_kv_heads", "attn_layer"):
         given.only(name, None, "", "none", "standard")
     for name in ("attn_gated", "swiglu_mlp", "attn_only_layer_scale", "pos_embed_ar_preserving", "rope_rotate_half"):

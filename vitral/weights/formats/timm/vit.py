@@ -36,7 +36,7 @@ class TimmModel(NamedTuple):
 
 def vit_model(arguments: Arguments) -> TimmModel:
     """VisionTransformer."""
-    given, width = arguments, arguments.count("embed_dim", 768)
+    given, width = arguments, arguments.count("embed_dim", 768, least=1)
     drop, pre_norm = given.dropout(), given.flag("pre_norm")
     cls, registers = given.flag("class_token", True), given.count("reg_tokens", 0)
     image = given.size("img_size", 224)
