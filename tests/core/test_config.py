@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -163,6 +165,32 @@ def test_a_check_across_fields_keeps_its_parts_and_gains_the_path(build: Any, wh
     with raises("config.indivisible", "2 heads do not divide a width of 7") as caught:
         build()
     assert (caught.value.where, caught.value.hint) == (where, "choose a divisor")
+
+
+@pytest.mark.parametrize("text", ['{"sides": [3, 4]}', '{"size": "wide"}'], ids=["across fields", "in a field"])
+def test_a_refused_config_leaves_nothing_in_memory(text: str) -> None:
+    class Square(Config):
+        sides: tuple[int, int] = (1, 1)
+        size: Size = Size(1, 1)
+
+        @model_validator(mode="after")
+        def check(self) -> Self:
+            if self.sides[0] != self.sides[1]:
+                raise ConfigError("not square", code="config.conflict")
+            return self
+
+    class Large:
+        pass
+
+    def refused() -> weakref.ref[Large]:
+        held = Large()  # as weights are by the frame that reads their config
+        with pytest.raises(ConfigError):
+            Square.from_json(text)
+        return weakref.ref(held)
+
+    held = refused()
+    gc.collect()
+    assert held() is None
 
 
 def test_plain_data_may_use_lists_for_tuples_and_text_for_paths() -> None:

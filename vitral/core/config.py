@@ -314,7 +314,9 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
     where = ".".join(path)
     match complaint:
         case "value_error":
-            inner = context["error"]
+            # The garbage collector does not look into pydantic's error, which holds this one: if this one led back to
+            # it, by its traceback or by being raised again, all that the frames refer to would stay in memory.
+            inner = context["error"].with_traceback(None)
             known = inner if isinstance(inner, ConfigError) else ConfigError(str(inner), code="config.bad_value")
             return known.within(where)
         case "missing":

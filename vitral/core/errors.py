@@ -66,12 +66,10 @@ class ConfigError(VitralError, ValueError):
 
     def within(self, path: str) -> "ConfigError":
         """The same error with its fields prefixed by `path`: `heads` in `mixer` becomes `mixer.heads`."""
-        if not path:
-            return self
         return ConfigError.join([problem._below(path) for problem in self.problems])
 
     def _below(self, path: str) -> "ConfigError":
-        where = f"{path}.{self.where}" if self.where else path
+        where = ".".join(filter(None, [path, self.where]))
         return ConfigError(self.message, code=self.code, where=where, hint=self.hint)
 
 
