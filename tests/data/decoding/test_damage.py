@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
 from tests.data.pictures import encoded, noise
@@ -50,6 +51,21 @@ def test_a_note_after_the_pixels_is_checked_as_well() -> None:
 
 def test_bytes_after_a_png_are_not_looked_at() -> None:
     np.testing.assert_array_equal(decode(PNG + b"trailing", "it", Decoding(), FULL_SIZE), PHOTO)
+
+
+def test_a_progressive_jpeg_that_ends_between_two_scans_is_damage() -> None:
+    whole = encoded(PHOTO, "JPEG", progressive=True)
+    scans = [at for at in range(len(whole)) if whole[at : at + 2] == b"\xff\xda"]
+    ends = [whole.rindex(b"\xff\xc4", 0, scan) for scan in scans[1:] if b"\xff\xc4" in whole[:scan]]
+    assert lenient(whole)[1] == []
+    assert lenient(whole + whole[:100])[1] == []  # what follows the end is another image
+    for end in ends:
+        cut = whole[:end] + b"\xff\xd9"
+        simplejpeg.decode_jpeg(cut)  # without a warning
+        with raises("data.damaged_image", "it"):
+            decode(cut, "it", Decoding(), FULL_SIZE)
+        assert len(lenient(cut)[1]) == 1
+    assert len(ends) == 9
 
 
 def test_a_fax_with_bad_codes_is_damage() -> None:

@@ -22,7 +22,14 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.decoding.damage import avif_damage, is_harmless, is_warning, libtiff_messages, png_damage
+from vitral.data.decoding.damage import (
+    avif_damage,
+    is_harmless,
+    is_warning,
+    libtiff_messages,
+    missing_scans,
+    png_damage,
+)
 from vitral.data.decoding.header import (
     OUT_OF_MEMORY,
     Decoding,
@@ -151,6 +158,8 @@ class EncodedImage:
         """As stored, with or without alpha: (H, W, 1 to 4)."""
         if self.header.format == "JPEG" and self.header.mode in COLORS:
             quick, damage = decode_jpeg(self.data, self.header.mode, (image.height, image.width), scale)
+            if quick is not None and not damage and "progressive" in image.info:
+                damage = missing_scans(self.data)
             self._report(damage)
             if quick is not None and self.header.mode != "CMYK":  # Pillow knows which of these are inverted
                 return quick
