@@ -1,10 +1,10 @@
 """`python -m benchmarks.fuzz TARGET [--seconds 1200] [--seeds FOLDER]`: coverage-guided fuzzing of what reads files.
 
 A target gets bytes that atheris (libFuzzer) mutates towards code that was not reached before. An error with a code is
-an answer; any other exception, a crash, an input that takes more than 5 s, or memory that has grown by more than 50 MB
-is a fault, and the input stays in the folder of seeds as `crash-*`, `timeout-*` or `oom-*`. An input of each fault is
-kept in `tests/fixtures/fuzz` and replayed by `tests/test_fuzz.py`. Needs `pip install atheris` in the environment of
-vitral; the log of libFuzzer shows the coverage.
+an answer; any other exception, a crash, an input that takes more than 5 s of CPU, or memory that has grown by more
+than 50 MB is a fault, and the input stays in the folder of seeds as `crash-*`, `timeout-*` or `oom-*`. An input of each
+fault is kept in `tests/fixtures/fuzz` and replayed by `tests/test_fuzz.py`. Needs `pip install atheris` in the
+environment of vitral; the log of libFuzzer shows the coverage.
 """
 
 import argparse
@@ -19,11 +19,12 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from time import monotonic
+from time import monotonic, process_time
 
 GROWTH = 50  # MB that memory may grow by after the warm-up
 WARM_UP = 2000  # inputs
-TIMEOUT = 5  # seconds for one input
+CPU_SECONDS = 5  # for one input
+TIMEOUT = 120  # seconds for one input, which may wait for a busy machine
 KEPT = Path(__file__).parents[1] / "tests/fixtures/fuzz"  # inputs that once were faults, replayed by the tests
 MEMORY = 2048  # MB of a process at which libFuzzer calls an input a fault
 
@@ -174,6 +175,7 @@ class Watched:
         self.count += 1
         if self.count == WARM_UP:
             self.baseline = resident()
+        started = process_time()
         try:
             self.read(data)
             self.answered += 1
@@ -182,6 +184,8 @@ class Watched:
                 self.keep(data, error)
         except Exception as error:
             self.keep(data, error)
+        if process_time() - started > CPU_SECONDS:
+            self.keep(data, TimeoutError())
         if self.count % 100 == 0 and self.baseline:
             self.growth = max(self.growth, resident() - self.baseline)
             if self.growth > GROWTH:
@@ -190,8 +194,8 @@ class Watched:
 
     def keep(self, data: bytes, error: Exception) -> None:
         """Keep one input of each place that raises, and go on."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "slow"
         if place not in self.faults:
             self.faults.add(place)
             (self.corpus / f"crash-{sha256(data).hexdigest()[:12]}").write_bytes(data)

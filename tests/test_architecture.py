@@ -48,6 +48,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/test_custom_parts.py",
     "tests/test_docs.py",
     "tests/test_errata.py",
+    "tests/test_fuzz.py",
     "tests/test_layouts.py",
     "tests/test_packaging.py",
     "tests/test_zoo.py",
