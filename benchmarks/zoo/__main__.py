@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.zoo import huggingface_models, other_models, timm_models
+from benchmarks.zoo import huggingface_bare, huggingface_models, other_models, timm_models
 from benchmarks.zoo.judge import Subject, judge
 from benchmarks.zoo.report import Record, failed, key_of, latest, report, worst_error
 from vitral.core.machine import cpu_name
@@ -36,7 +36,9 @@ from vitral.core.machine import cpu_name
 NAMES_A_WORKER = 20
 Target = tuple[str, str]  # group and name
 MODULES: dict[str, Any] = {
-    group: module for module in (timm_models, huggingface_models, other_models) for group in module.GROUPS
+    group: module
+    for module in (timm_models, huggingface_models, huggingface_bare, other_models)
+    for group in module.GROUPS
 }
 
 

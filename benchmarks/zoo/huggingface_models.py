@@ -319,12 +319,12 @@ def make(group: str, name: str, folder: Path) -> Subject:
     return Subject({"hub": (folder, {})}, answers, notes)
 
 
-def ask(model: Any, case: Case, seed: int) -> tuple[list[Answers], tuple[str, ...]]:
+def ask(model: Any, case: Case, seed: int, wider: tuple[int, int] = WIDER) -> tuple[list[Answers], tuple[str, ...]]:
     """What transformers answers at the native size and at another; one of the two is not square."""
     notes = []
     answers = [answer(model, case, random_images(case.native, seed), other=False)]
     try:
-        answers.append(answer(model, case, random_images(WIDER if case.native == NATIVE else NATIVE, seed), other=True))
+        answers.append(answer(model, case, random_images(NATIVE if case.native == WIDER else wider, seed), other=True))
     except (ValueError, RuntimeError, TypeError, AssertionError) as error:
         notes.append(f"one size only: transformers cannot run another: {str(error).splitlines()[0][:100]}")
     if answers[0].logits is None:

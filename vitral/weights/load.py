@@ -200,7 +200,10 @@ def _open_checkpoint(
         ckpt, wrapper = strip_wrapper(ckpt)
         try:
             format = detect_format(ckpt, options.format)
-            found, model = _read_model(ckpt, format)
+            try:
+                found, model = _read_model(ckpt, format)
+            except WeightsError as error:
+                raise _read_as(format, ckpt, error) from None
         except WeightsError as error:
             raise explain_fault(ckpt, FORMATS, error) from None
     config = model.config
@@ -228,6 +231,14 @@ def _open_checkpoint(
     plain = ckpt.path.suffix in SAFE and not wrapper and not options.weights_key
     source_file = SourceCheckpoint(format, ckpt, found._replace(model=config), plain)
     return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages), source_file)
+
+
+def _read_as(format: Format, ckpt: Checkpoint, error: WeightsError) -> WeightsError:
+    """The error for a bare file that does not record something, with the format that its tensors show."""
+    if ckpt.config or error.code not in ("weights.missing_setting", "weights.bad_config"):
+        return error
+    message = f"{error.message}; its tensors are those of {format.title} ({format.name})"
+    return WeightsError(message, code=error.code, where=error.where, hint=error.hint)
 
 
 def _read_model(ckpt: Checkpoint, format: Format) -> tuple[DetectedModel, VisionTransformer]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.errors import raises
 from tests.models.references import reference
@@ -251,3 +252,18 @@ def test_simple_vit_holds_no_bias_of_the_output(tmp_path: Path) -> None:
     loaded.model.get_parameter("blocks.1.mixer.project.bias").data[3] = 0.5
     with raises("weights.no_counterpart", "blocks.1.mixer.project.bias"):
         rewritten(loaded, SimpleVit(), tmp_path / "b")
+
+
+@pytest.mark.parametrize("frames", [2, 4])
+def test_a_model_of_videos_with_the_same_names_is_named(tmp_path: Path, frames: int) -> None:
+    """`vit_3d` has the tensors of older versions, and patches of several frames; 4 of them make a square again."""
+    tensors = dict(reference("vit_pytorch_1_6").weights)
+    width = len(tensors["to_patch_embedding.2.weight"])
+    pixels = 3 * 8 * 8 * frames
+    tensors |= {f"to_patch_embedding.1.{part}": torch.ones(pixels) for part in ("weight", "bias")}
+    tensors["to_patch_embedding.2.weight"] = torch.ones(width, pixels)
+    file = tmp_path / "vit_3d.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+    with raises("weights.missing_setting", "vit_3d", "videos") as caught:
+        load(file, settings={"mixer.heads": 2})
+    assert (f"{pixels} values" in str(caught.value)) is (frames == 2)

@@ -54,6 +54,7 @@ TIMM_ONLY = {
 GATED = "blocks.0.mlp.w3.weight"
 CONVOLUTIONS = "patch_embed.proj.0.weight"
 DECODER = "decoder_pred.weight"
+TIPS = "blocks.0.mlp.c_fc.weight"  # of TIPSv2, which transformers has
 PERIODS, UNTIED = "rope_embed.periods", "cls_norm.weight"
 WRAPPER = re.compile(r"^(module\.)?backbone\.")
 CHUNKED_BLOCK = re.compile(r"^blocks\.\d+\.(\d+)\.")  # layers in groups, each with its number among all
@@ -213,7 +214,7 @@ class Dinov2Facebook(Dino):
 
     def matches(self, ckpt: Checkpoint) -> bool:
         names = {self.short(name) for name in ckpt.tensors}
-        marks = names & DINOV2 if DECODER not in names else ()
+        marks = names & DINOV2 if not names & {DECODER, TIPS} else ()
         return self.has_layers(ckpt) and {"pos_embed", "norm.weight"} <= names and bool(marks)
 
     def certain(self, ckpt: Checkpoint) -> bool:
@@ -231,6 +232,7 @@ class Dinov2Facebook(Dino):
         image, position, assumed = super().places(ckpt, patch)
         if "register_tokens" in ckpt.tensors:  # made with newer code
             position = Learned1d(resampling="bicubic_antialias")
+            assumed = [*assumed, *["a DINOv2, by its number of registers, and no TIPSv2"] * (GATED in ckpt.tensors)]
         return image, position, assumed
 
 

@@ -183,6 +183,10 @@ class Format:
         """Whether a file that matches can be of no other format, though its names fit one."""
         return False
 
+    def lookalikes(self, ckpt: Checkpoint) -> Sequence[str]:
+        """Models that no format reads and that would have the same tensors as this file."""
+        return ()
+
     def short(self, name: str) -> str:
         """The name of a tensor in a file without the prefixes and older names that this format allows."""
         return name

@@ -84,11 +84,13 @@ def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
     found = found or [each for each in FORMATS if each.matches(ckpt)]
     named = [each for each in found if each.takes_arch] if ckpt.arch else []
     found = named or [each for each in found if each.certain(ckpt)] or found
-    if len(found) == 1:
+    others = list(dict.fromkeys(name for each in found for name in each.lookalikes(ckpt)))
+    if len(found) == 1 and not others:
         return found[0]
     if found:
         names = [each.name for each in found]
-        message = f"may be {format_choices(names)}: their files have the same names and shapes"
+        unread = f", or {format_choices(others)}, which no format here reads" if others else ""
+        message = f"may be {format_choices(names)}{unread}: their files have the same names and shapes"
         if architectures := [name for each in found for name in each.candidates(ckpt)]:
             message += f"; an architecture of timm decides: --arch {format_choices(architectures)}"
         hint = f"choose one: {ckpt.convert_command(f'--format {names[0]}')}"

@@ -120,6 +120,11 @@ class BaseVitPytorch(Format):
                 wanted += [f"mixer.scale={width**-0.5:.8g} if written before version 0.6.7, or mixer.scale='1/sqrt(d)'"]
         if patch is None or mixer is None or wanted:
             message = f"a file of {self.title} does not record all of its settings"
+            pixels = ckpt.shape(f"{EMBED}.2.weight", 2)[1]
+            square = patch is not None or ckpt.setting("channels")
+            shown = "" if square else f": {pixels} values in a patch make no square of 1, 3 or 4 channels"
+            if "cls_token" not in names or ckpt.tensors["cls_token"].ndim == 3:  # as in the models of videos
+                message += f", unless it is vit_3d or simple_vit_3d, a model of videos, which is not read here{shown}"
             hint = f"give the others, {', '.join(wanted)}: {ckpt.convert_command('--set A=B --set C=D')}"
             raise ckpt.error(message, "weights.missing_setting", hint)
         return (*patch, mixer)

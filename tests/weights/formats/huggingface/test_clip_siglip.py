@@ -27,7 +27,7 @@ def test_it_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_without_a_config_names_and_shapes_tell(tmp_path: Path, name: str) -> None:
-    check_answers(vitral.load(alone(tmp_path, name), settings={"mixer.heads": 3}), name)
+    check_answers(vitral.load(alone(tmp_path, name), settings={"mixer.heads": 3}, format="hf-siglip"), name)
 
 
 def test_the_tower_is_written_under_its_name(tmp_path: Path) -> None:

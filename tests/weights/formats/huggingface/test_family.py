@@ -80,8 +80,7 @@ def test_a_file_is_claimed_by_its_model_type_alone(name: str) -> None:
 NAMELESS = {
     "hf_vit_pooler": ["hf-vit", "hf-dpt"],
     "hf_dpt": ["hf-vit", "hf-dpt"],
-    "hf_siglip2": ["hf-siglip"],
-    **{name: [] for name in ("hf_tipsv2", "hf_internvl")},
+    "hf_internvl": [],
 }
 
 

@@ -5,6 +5,7 @@ layout: MetaCLIP 2, AltCLIP, Chinese-CLIP, the towers of CLIPSeg, GIT, OWL-ViT a
 BLIP-2 and InstructBLIP; `SiglipVisionModel` and `Siglip2VisionModel`, within a whole model, or with a classifier.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any, ClassVar
@@ -20,14 +21,16 @@ from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.counterpart import setting_value
+from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.huggingface.config import Fields
-from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
+from vitral.weights.formats.huggingface.family import ADD_CONFIG, VIT, Family, TowerTensors
 from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names, mapped, split
 
 STEM, LAYER, TOWER = "embeddings.patch_embedding", "encoder.layers.*.", "vision_model."
 FIRST, PROJECTION = LAYER.replace("*", "0"), "visual_projection"
-FIRST_QUERY = f"{FIRST}self_attn.q_proj.weight"
+FIRST_QUERY, OUT_PROJECTION = f"{FIRST}self_attn.q_proj.weight", f"{FIRST}self_attn.out_proj.weight"
+PACKING = tuple(f"the vision tower of {name}" for name in ("Idefics2", "Idefics3", "SmolVLM", "PaddleOCR-VL"))
 TEXT = (
     (r"text_model\.", "belongs to the text tower"),
     (r"text_projection\.", "projects texts to the shared embedding"),
@@ -173,7 +176,7 @@ class HfBlip(VisionTower):
         **layer_names(LAYER, {"mixer.heads.qkv": "self_attn.qkv", "mixer.project": "self_attn.projection"}),
     }
     flat_positions = False
-    default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5, "hidden_act": "gelu"}
+    default_fields: ClassVar[Mapping[str, Any]] = {"hidden_act": "gelu"}  # BLIP and BLIP-2 have another eps
     processor = "Blip"
     assumed_images = (Resize(filter="bicubic"), CLIP_NORMALIZE)
     pools_and_heads = frozenset({("cls", "none")})
@@ -223,6 +226,7 @@ class HfSiglip(VisionTower):
     types: ClassVar[tuple[str, ...]] = ("siglip_vision_model", "siglip")
     architectures: ClassVar[tuple[str, ...]] = ("SiglipVisionModel", "SiglipForImageClassification")
     unused = TEXT
+    stem_dims: ClassVar[int] = 4  # of the patch embedding's weight
     names: ClassVar[Names] = {
         **VisionTower.names,
         "pool.query": "head.probe",
@@ -239,9 +243,20 @@ class HfSiglip(VisionTower):
     supported = VIT | {"tokens.cls": (False,), "mixer.qkv_bias": (True,)}
     pools_and_heads = frozenset({("attention", "none"), ("mean", "none"), ("mean", "linear")})
 
+    def matches(self, ckpt: Checkpoint) -> bool:
+        stem = next((tensor for name, tensor in ckpt.tensors.items() if self.short(name) == f"{STEM}.weight"), None)
+        return super().matches(ckpt) and ("model_type" in ckpt.config or stem is None or stem.ndim == self.stem_dims)
+
     def matches_names(self, names: set[str]) -> bool:
         parts = {f"{STEM}.bias", str(self.names[TABLE]), FIRST_QUERY, "post_layernorm.weight"}
-        return parts <= names and "pre_layrnorm.weight" not in names
+        return parts <= names and "pre_layrnorm.weight" not in names and OUT_PROJECTION in names
+
+    def lookalikes(self, ckpt: Checkpoint) -> Sequence[str]:
+        """Towers that place their positions by the aspect ratio, where only the tower is in the file."""
+        names = {self.short(name) for name in ckpt.tensors}
+        if "model_type" in ckpt.config or "classifier.weight" in names or any(re.match(TEXT[0][0], n) for n in names):
+            return ()
+        return ("Phi-4 multimodal",) if "head.probe" in names else PACKING
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         if "classifier.weight" in found.tensors:
@@ -270,14 +285,18 @@ class HfSiglip2(HfSiglip):
     name = "hf-siglip2"
     title = "Hugging Face's SigLIP 2 vision tower"
     types = ("siglip2_vision_model", "siglip2")
+    stem_dims = 2
     architectures = ("Siglip2VisionModel", "Siglip2ForImageClassification")
     vision_defaults: ClassVar[Mapping[str, Any]] = {**HfSiglip.vision_defaults, "num_patches": 256}
     resampling = "bilinear_antialias"
     processor = "Siglip2"
     assumed_images = (Resize(), CENTERED)
 
-    def matches_names(self, names: set[str]) -> bool:
-        return False  # by its names it is a SigLIP
+    def lookalikes(self, ckpt: Checkpoint) -> Sequence[str]:
+        return () if "model_type" in ckpt.config else ("the vision tower of Cosmos 3",)
+
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        raise ckpt.error("does not record the size of its patches", "weights.missing_setting", ADD_CONFIG)
 
     def vision_fields(self, fields: Fields) -> Fields:
         """The image size is that of its table, which is square."""

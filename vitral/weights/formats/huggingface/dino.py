@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -40,6 +40,10 @@ NORMS_AND_SCALES = {
     "mlp_branch.scale.factor": "layer_scale2.lambda1",
 }
 GATES = ("mlp.gate_proj.", "mlp.up_proj.")  # inside the library since version 5; one map in published files
+# Separate inside the library of TIPSv2, one tensor in published files.
+SEPARATE_QKV = (("attention.q_proj.", "attention.k_proj.", "attention.v_proj."), "attn.qkv.")
+SEPARATE_GATES = (GATES, "mlp.w12.")
+REGISTERS_IN_TIPS = 1  # of every published TIPSv2; DINOv2 has 4
 RATIOS = range(1, 101)
 
 
@@ -93,6 +97,12 @@ class HfDinov2(Family):
 
     def matches_names(self, names: set[str]) -> bool:
         return {f"{STEM}.weight", f"{FIRST}layer_scale1.lambda1"} <= names
+
+    def lookalikes(self, ckpt: Checkpoint) -> Sequence[str]:
+        """Published files have older names than the library; with its own names it may attend in windows."""
+        own = any(name.endswith("attention.q_proj.weight") for name in ckpt.tensors)
+        told = "model_type" in ckpt.config or "classifier.weight" in ckpt.tensors or REGISTERS in ckpt.tensors
+        return ("the backbone of RF-DETR",) if own and not told else ()
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         """Concatenate the two halves of a gated MLP's first map, where they are separate."""
@@ -257,7 +267,18 @@ class HfTipsv2(HfDinov2):
     types = ("tipsv2_vision_model",)
     architectures = ("Tipsv2VisionModel",)
     towers = ()
-    renamed = ()
+    renamed = (  # inside the library, as in its DINOv2
+        (r"^embeddings\.patch_embeddings\.projection\.", "patch_embed.proj."),
+        (r"^embeddings\.position_embeddings$", "pos_embed"),
+        (r"^embeddings\.", ""),
+        (r"^encoder\.layer\.(\d+)\.", r"blocks.\1."),
+        (r"\blayer_scale([12])\.lambda1$", r"ls\1.gamma"),
+        (r"\battention\.o_proj\.", "attn.proj."),
+        (r"\bmlp\.fc1\.", "mlp.c_fc."),
+        (r"\bmlp\.fc2\.", "mlp.c_proj."),
+        (r"\bmlp\.down_proj\.", "mlp.w3."),
+        (r"^layernorm\.", "norm."),
+    )
     unused = ((r"mask_token$", MASK_TOKEN[1]),)
     names: ClassVar[Names] = {
         "stem.project": "patch_embed.proj",
@@ -269,13 +290,42 @@ class HfTipsv2(HfDinov2):
     }
     gated_names: ClassVar[Names] = layer_names("blocks.*.", {"mlp.expand": "mlp.w12", "mlp.contract": "mlp.w3"})
     mask_name = "mask_token"
+    marks: ClassVar[set[str]] = {"blocks.0.mlp.c_fc.weight", "blocks.0.mlp.w12.weight"}
     supported = HfDinov2.supported | {"tokens.registers": ANY_NUMBER[1:]}
     processor = "ViT"
     assumed_images = (Resize(), Normalize(mean=(0.0,), std=(1.0,)))
     pools_and_heads = frozenset({("cls", "none")})
 
     def matches_names(self, names: set[str]) -> bool:
-        return False  # by its names it is a file of facebook's
+        inside = {"blocks.0.attention.q_proj.weight", "blocks.0.ls1.gamma"} <= names
+        published = {"blocks.0.attn.qkv.weight", "blocks.0.ls1.gamma"} <= names and bool(self.marks & names)
+        return {"patch_embed.proj.weight", "register_tokens"} <= names and (inside or published)
+
+    def matches(self, ckpt: Checkpoint) -> bool:
+        """Its files with a gated MLP have the names of facebook's DINOv2, which has other numbers of registers."""
+        if not super().matches(ckpt) or "blocks.0.mlp.w12.weight" not in ckpt.tensors or ckpt.config:
+            return super().matches(ckpt)
+        return ckpt.tensors["register_tokens"].shape[1:2] == (REGISTERS_IN_TIPS,)
+
+    def certain(self, ckpt: Checkpoint) -> bool:
+        return bool(self.marks & ckpt.tensors.keys())  # a published file, and not the names inside the library
+
+    def lookalikes(self, ckpt: Checkpoint) -> Sequence[str]:
+        return ()
+
+    def prepare(self, found: TowerTensors) -> TowerTensors:
+        """Concatenate what is separate inside the library."""
+        for parts, whole in (SEPARATE_QKV, SEPARATE_GATES):
+            for name in [name for name in found.tensors if parts[0] in name]:
+                pieces = [found.tensors.pop(name.replace(parts[0], part), None) for part in parts]
+                found.tensors[name.replace(parts[0], whole)] = torch.cat([each for each in pieces if each is not None])
+        return found
+
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        count = {"num_register_tokens": ckpt.shape("register_tokens", 3)[1]}
+        if "blocks.0.mlp.w12.weight" in ckpt.tensors:
+            raise ckpt.error("does not record the size of its gated MLP", "weights.missing_setting", ADD_CONFIG)
+        return super().fields_from_tensors(ckpt) | count
 
     def tokens(self, fields: Fields) -> Tokens:
         return Tokens(registers=fields.whole("num_register_tokens"))

@@ -1,0 +1,124 @@
+"""Bare files of models whose tensors are those of another one: asked about with the true model named, never guessed."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import vitral
+from tests.errors import raises
+from tests.models.references import reference
+from tests.weights.formats.huggingface.folders import alone, check_answers
+
+# Published names and those inside the library, whose queries, keys and values are separate.
+TIPSV2 = (
+    (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
+    (r"^pos_embed$", "embeddings.position_embeddings"),
+    (r"^(cls_token|register_tokens|mask_token)$", r"embeddings.\1"),
+    (r"^blocks\.", "encoder.layer."),
+    (r"\.ls([12])\.gamma$", r".layer_scale\1.lambda1"),
+    (r"\.attn\.proj\.", ".attention.o_proj."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+    (r"^norm\.", "layernorm."),
+)
+DINOV2 = (
+    (r"\.attention\.attention\.query\.", ".attention.q_proj."),
+    (r"\.attention\.attention\.key\.", ".attention.k_proj."),
+    (r"\.attention\.attention\.value\.", ".attention.v_proj."),
+    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
+)
+
+
+def renamed(name: str, rules: tuple[tuple[str, str], ...]) -> str:
+    for pattern, replacement in rules:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def inside_tipsv2() -> dict[str, Tensor]:
+    """The state dict of the library's TIPSv2."""
+    found = {}
+    for name, tensor in reference("hf_tipsv2").weights.items():
+        if ".attn.qkv." in name:
+            for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+                found[renamed(name.replace(".attn.qkv.", f".attention.{part}_proj."), TIPSV2)] = piece.clone()
+        else:
+            found[renamed(name, TIPSV2)] = tensor
+    return found
+
+
+def inside_dinov2() -> dict[str, Tensor]:
+    """The state dict of the library's DINOv2 without its classifier."""
+    weights = reference("hf_dinov2").weights
+    return {
+        renamed(name.removeprefix("dinov2."), DINOV2): tensor
+        for name, tensor in weights.items()
+        if not name.startswith("classifier.")
+    }
+
+
+def heads(name: str) -> dict[str, object]:
+    return {"mixer.heads": reference(name).config["num_attention_heads"]}
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_the_state_dict_of_tipsv2_may_be_a_dinov2_with_registers(tmp_path: Path, pickled: bool) -> None:
+    """Both resample positions, in other ways, and normalize images, with other numbers."""
+    file = tmp_path / f"tower.{'pt' if pickled else 'safetensors'}"
+    torch.save(inside_tipsv2(), file) if pickled else save_file(inside_tipsv2(), file)
+    with raises("weights.ambiguous", "hf-dinov2 or hf-tipsv2", "--format"):
+        vitral.load(file, settings=heads("hf_tipsv2"), allow_pickle=pickled)
+    chosen = vitral.load(file, settings=heads("hf_tipsv2"), format="hf-tipsv2", allow_pickle=pickled)
+    check_answers(chosen, "hf_tipsv2")
+
+
+def test_a_published_tipsv2_is_told_by_the_names_of_its_mlp(tmp_path: Path) -> None:
+    loaded = vitral.load(alone(tmp_path, "hf_tipsv2"), settings=heads("hf_tipsv2"))
+    assert loaded.bundle.source.startswith("Hugging Face's TIPSv2")
+    check_answers(loaded, "hf_tipsv2")
+
+
+def test_a_published_tipsv2_with_a_gated_mlp_may_be_facebooks_dinov2(tmp_path: Path) -> None:
+    tensors = {
+        name.replace("mlp.c_fc", "mlp.w12").replace("mlp.c_proj", "mlp.w3"): tensor
+        for name, tensor in reference("hf_tipsv2").weights.items()
+    }
+    tensors["register_tokens"] = tensors["register_tokens"][:, :1].clone()
+    with raises("weights.ambiguous", "hf-tipsv2", "dinov2-facebook"):
+        vitral.load(alone(tmp_path, "hf_tipsv2", tensors), settings=heads("hf_tipsv2"))
+
+
+def test_the_state_dict_of_dinov2_may_be_that_of_a_detector_with_windows(tmp_path: Path) -> None:
+    file = alone(tmp_path, "hf_dinov2", inside_dinov2())
+    with raises("weights.ambiguous", "hf-dinov2", "RF-DETR"):
+        vitral.load(file, settings=heads("hf_dinov2"))
+    chosen, found = vitral.load(file, settings=heads("hf_dinov2"), format="hf-dinov2"), reference("hf_dinov2").answers
+    tokens = torch.cat(chosen.model.forward_features(found["images"])[:3], dim=1)
+    assert torch.allclose(tokens, found["tokens"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("pooled", "others"), [(True, "Phi-4 multimodal"), (False, "Idefics2")])
+def test_the_tower_of_siglip_alone_may_be_one_that_packs_patches(tmp_path: Path, pooled: bool, others: str) -> None:
+    tensors = reference("hf_siglip_uneven").weights
+    tower = {name: tensor for name, tensor in tensors.items() if pooled or "head." not in name}
+    with raises("weights.ambiguous", "hf-siglip", others):
+        vitral.load(alone(tmp_path, "hf_siglip_uneven", tower), settings={"mixer.heads": 3})
+
+
+def test_siglip_2_is_told_by_its_map_of_patches_and_asked_for(tmp_path: Path) -> None:
+    file = alone(tmp_path, "hf_siglip2")
+    with raises("weights.ambiguous", "hf-siglip2"):
+        vitral.load(file, settings=heads("hf_siglip2"))
+    with raises("weights.missing_setting", "patches", "config.json"):
+        vitral.load(file, settings=heads("hf_siglip2"), format="hf-siglip2")
+
+
+@pytest.mark.parametrize("name", ["hf_clip_vision", "hf_blip"])
+def test_what_no_tensor_shows_is_asked_for_with_the_format_that_was_told(tmp_path: Path, name: str) -> None:
+    """The activation of CLIP, and the eps of BLIP, differ between published models."""
+    with raises("weights.bad_config", name.removesuffix("_vision").replace("_", "-"), "config.json"):
+        vitral.load(alone(tmp_path, name), settings=heads(name))
