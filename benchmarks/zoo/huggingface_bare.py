@@ -63,12 +63,13 @@ def names(group: str) -> list[str]:
     return found
 
 
-def _towers(module: str, base: type) -> Iterator[str]:
+def _towers(module: str, base: Any) -> Iterator[str]:
     try:
         code = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
     except (ImportError, RuntimeError):  # that need packages which are not installed
         return
-    for name, kind in sorted(vars(code).items()):
+    kinds: list[tuple[str, Any]] = sorted(vars(code).items())
+    for name, kind in kinds:
         if not inspect.isclass(kind) or not issubclass(kind, base) or kind.__module__ != code.__name__:
             continue
         if name.endswith("PreTrainedModel") or "pixel" not in str(getattr(kind, "main_input_name", "")):
@@ -108,7 +109,7 @@ def make(group: str, name: str, folder: Path) -> Subject:
     randomize(model, seed_of(name))
     file, state = folder / "tower.safetensors", model.state_dict()
     save_file({key: tensor.clone().contiguous() for key, tensor in state.items()}, file)
-    answers, notes, candidate, settings = list[Answers](), (), "", {}
+    answers, notes, candidate, settings = list[Answers](), tuple[str, ...](), "", dict[str, Any]()
     family = next((each.name for each in FAMILIES if model.config.model_type in each.types), "")
     for _ in range(2):
         try:
