@@ -39,6 +39,9 @@ TITLES = {
     "paddleocr_vl": "PaddleOCR-VL",
     "phi4_multimodal": "Phi-4 multimodal",
     "rf_detr": "RF-DETR",
+    "cosmos3_edge": "Cosmos 3",
+    "instructblipvideo": "hf-blip",  # the same function
+    "kosmos2": "hf-clip",
 }
 CALLS = {"siglip2": call_patches, "siglip": call_resampling, "clip": call_resampling, "vit_mae": call_unmasked}
 
@@ -74,9 +77,10 @@ def _towers(module: str, base: Any) -> Iterator[str]:
             continue
         if name.endswith("PreTrainedModel") or "pixel" not in str(getattr(kind, "main_input_name", "")):
             continue
+        build: Any = kind
         try:
             with torch.device("meta"):
-                parameters = sum(each.numel() for each in kind(small_config(kind)).parameters())
+                parameters = sum(each.numel() for each in build(small_config(build)).parameters())
         except Exception:
             logging.getLogger("zoo").info("%s is not built from its default config", name)
             continue
@@ -123,7 +127,8 @@ def make(group: str, name: str, folder: Path) -> Subject:
             patch = model.config.patch_size
             step = patch if isinstance(patch, int) else patch[1]
             native = _size(model.config)
-            case = Case(name, "", {}, call=CALLS.get(module, call), native=native)
+            inner = kind.base_model_prefix if hasattr(model, kind.base_model_prefix) else ""
+            case = Case(name, "", {}, inner, CALLS.get(module, call), native=native)
             with float64():
                 wide = kind(small_config(kind)).eval()
                 wide.load_state_dict(state)

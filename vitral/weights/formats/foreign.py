@@ -49,7 +49,10 @@ ARCHITECTURES = (
     Foreign("XCiT", (r"^cls_attn_blocks\.|\.local_mp\.",)),
     Foreign("ConViT", (r"\.attn\.gating_param$",)),
     Foreign("FocalNet", (r"\.modulation\.(f|h|proj)\.",)),
-    Foreign("a vision tower that merges patches, as in Qwen-VL", (r"(^|\.)merger\.(norm|ln_q|mlp|fc1)\b",)),
+    Foreign(
+        "a vision tower that merges patches, as in Qwen-VL or MiniCPM-V",
+        (r"(^|\.)(merger\.(norm|ln_q|mlp|fc1)|vit_merger\.self_attn)\b",),
+    ),
     Foreign("EdgeNeXt", (r"\.conv_dw\.", r"\.xca\.")),
     Foreign("ConvNeXt", (r"stages\.\d+\.(blocks\.\d+\.conv_dw|layers\.\d+\.dwconv)\.|^downsample_layers\.\d",)),
     Foreign(
