@@ -1,11 +1,12 @@
 """JSON and YAML files of users."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.errors import raises
-from vitral.core.documents import MAX_BYTES, parse_yaml, read_document, to_yaml
+from vitral.core.documents import MAX_BYTES, parse_json, parse_yaml, read_document, to_yaml
 from vitral.recipes.recipe import Recipe, load_recipe
 
 NUMBERS = {"3e-4": 3e-4, "1E5": 1e5, "-1.5": -1.5, ".5": 0.5, "10": 10, "+2": 2, "1e-05": 1e-5, "7.": 7.0}
@@ -77,3 +78,34 @@ def test_a_recipe_file_may_be_partial_and_names_a_wrong_field(tmp_path: Path) ->
     path.write_text("batch_sise: 32\n", encoding="utf-8")
     with raises("config.unknown_field", path, "batch_sise"):
         load_recipe(path)
+
+
+DEEP = "[" * 101 + "]" * 101
+REFUSED: dict[str, str | bytes] = {
+    "lists": DEEP,
+    "objects": '{"a":' * 200_000,
+    "in the text of another encoding": DEEP.encode("utf-16"),
+    "after a string with escapes": '["' + r"\"[\\" + '",' + DEEP + "]",
+    "that are never closed": "[" * 200_000,
+    "many": "[" + "[]," * 100_000 + "[]]",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_json_is_refused_before_the_parser_recurses(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitral.core.documents.json.loads", pytest.fail)
+    with pytest.raises(ValueError, match=r"levels|limit"):
+        parse_json(REFUSED[kind])
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100 + "]" * 100, '["' + "[" * 500 + r"\"{" + '"]', "[[1], {}] " + " " * 200, '"']
+)
+def test_other_json_is_parsed_or_refused_as_by_python(text: str) -> None:
+    try:
+        expected = json.loads(text)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)[:20]):
+            parse_json(text.encode())
+    else:
+        assert parse_json(text) == parse_json(text.encode()) == expected

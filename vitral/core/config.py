@@ -3,7 +3,6 @@
 A union of configs is open: besides its members it takes a user's own class that has what all of them have.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationErro
 from pydantic_core import CoreSchema, ErrorDetails, core_schema, to_json
 
 from vitral.core.custom import class_reference, find_class, is_reference
+from vitral.core.documents import parse_json
 from vitral.core.errors import ConfigError, did_you_mean, format_choices, suggest_choice
 
 C = TypeVar("C", bound="Config")
@@ -194,7 +194,7 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
     if not path or not equals:
         raise ConfigError(f"expected field=value, got {setting!r}", code="config.bad_setting")
     try:
-        return path, json.loads(text)
+        return path, parse_json(text)
     except ValueError:
         return path, text
 

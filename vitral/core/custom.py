@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import NamedTuple, TypeVar
 
+from vitral.core.documents import parse_json
 from vitral.core.errors import ConfigError
 from vitral.core.files import read_file
 
@@ -80,7 +81,7 @@ def use_copies(folder: Path) -> Iterator[None]:
 
 def _read_copies(folder: Path) -> dict[str, SourceCopy]:
     try:
-        files = json.loads(read_file(folder / INDEX))["files"]
+        files = parse_json(read_file(folder / INDEX))["files"]
         copies = {each["path"]: SourceCopy(folder / each["copy"], each["sha256"]) for each in files}
         if all(copy.path.parent == folder for copy in copies.values()):
             return copies

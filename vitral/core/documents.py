@@ -1,4 +1,4 @@
-"""JSON and YAML documents that users write: read into plain data, and plain data written as YAML."""
+"""JSON and YAML documents: read into plain data within a budget, and plain data written as YAML."""
 
 import json
 import re
@@ -11,6 +11,11 @@ from vitral.core.storage import os_error_message
 
 SUFFIXES = (".json", ".yaml", ".yml")
 MAX_BYTES = 4 * 2**20
+MAX_DEPTH = 100  # of lists and objects in each other
+MAX_CONTAINERS = 100_000  # lists and objects of a document
+# A string, up to the end of the text if it is not closed: each byte is looked at once.
+STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+BRACKETS = {ord("{"): "[", ord("}"): "]"}
 # YAML 1.2 and JSON read 3e-4 as a number; PyYAML, which follows YAML 1.1, as text.
 FLOAT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?$")
 
@@ -34,8 +39,8 @@ def read_document(path: Path) -> dict[str, Any]:
         message = f"cannot be read: {os_error_message(error)}"
         raise ConfigError(message, code="config.not_found", where=path, hint="check the path") from None
     try:
-        data = json.loads(text) if path.suffix.lower() == ".json" else parse_yaml(text)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(text) if path.suffix.lower() == ".json" else parse_yaml(text)
+    except (ValueError, RecursionError) as error:  # the latter of YAML
         reason = " ".join(str(error).split())
         message = f"not valid {'JSON' if path.suffix.lower() == '.json' else 'YAML'}: {reason}"
         raise ConfigError(message, code="config.bad_document", where=path, hint="correct it") from None
@@ -43,6 +48,30 @@ def read_document(path: Path) -> dict[str, Any]:
         message = f"expected fields by name, got {type(data).__name__}"
         raise ConfigError(message, code="config.bad_document", where=path, hint="write `name: value` on each line")
     return data
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The data of a JSON document; ValueError if it is none, is nested too deeply or has too many lists and objects.
+
+    The depth is counted before anything is parsed, since the parser calls itself for each level.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        for part in (text[: 2**20], text):  # the beginning of a hostile text tells
+            _check_depth(STRING.sub("", part).translate(BRACKETS))
+    return json.loads(text)
+
+
+def _check_depth(text: str) -> None:
+    """Raise ValueError where brackets are too many or too deep; the text has no strings."""
+    if (count := text.count("[")) > MAX_CONTAINERS:
+        raise ValueError(f"{count:,} lists and objects, the limit is {MAX_CONTAINERS:,}")
+    depth = 0
+    for part in text.split("[")[:-1]:  # a bracket opens after each of them
+        depth += 1 - part.count("]")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
 
 
 def parse_yaml(text: str | bytes) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.config import Config
+from vitral.core.documents import parse_json
 from vitral.core.errors import VitralError
 from vitral.core.files import GIB, read_file
 from vitral.core.storage import STORAGE, Storage, open_no_follow, os_error_message, write_error
@@ -129,7 +130,7 @@ def _line(record: Record) -> bytes:
 
 def _record(line: bytes, where: str) -> Record:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         record = None
     if not isinstance(record, dict):

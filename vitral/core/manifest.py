@@ -24,6 +24,7 @@ from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 from pydantic import Field, model_validator
 
 from vitral.core.config import Config
+from vitral.core.documents import parse_json
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.files import check_file, open_file, read_file
 from vitral.core.formats import upgrade_manifest
@@ -118,11 +119,11 @@ def _parse(text: bytes, form: type[M], path: Path) -> M:
         upgraded = upgrade_manifest(text)
         manifest = form.from_json(upgraded)
         # No hash covers the manifest itself, so its text must be the one that vitral writes.
-        own = manifest.to_json() if upgraded is text else json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        own = manifest.to_json() if upgraded is text else json.dumps(parse_json(text), indent=2, ensure_ascii=False)
         if own.encode() != text:
             raise ConfigError("not the text that vitral writes", code="config.bad_value")
         return manifest
-    except (ConfigError, ValueError, RecursionError) as error:
+    except (ConfigError, ValueError) as error:
         message = f"damaged: not a valid manifest: {error}"
         raise WeightsError(message, code="weights.corrupt", where=path) from None
 

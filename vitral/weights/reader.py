@@ -1,6 +1,5 @@
 """Read checkpoints of any library: a path becomes tensors by name. No code in a file is ever run."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitral.core.config import Config
+from vitral.core.documents import parse_json
 from vitral.core.errors import WeightsError, format_choices
 from vitral.core.files import read_file
 from vitral.core.storage import wrap_read_errors
@@ -127,8 +127,8 @@ def _read_json(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any
     with wrap_read_errors(path):
         text = read_file(path)
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text)
+    except ValueError as error:
         raise WeightsError(f"not JSON: {error}", code=code, where=path, hint=DOWNLOAD_AGAIN) from None
     if not isinstance(found, dict):
         raise WeightsError("expected a JSON object", code=code, where=path, hint=DOWNLOAD_AGAIN)

@@ -1,6 +1,5 @@
 """Image files: list folders and read files. All sources and commands use these functions."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from io import TextIOWrapper
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from vitral.core import documents
 from vitral.core.errors import DataError
 from vitral.core.files import DOCUMENT_BYTES, IMAGE_BYTES, FileTooLarge, NotRegularFile, open_file, read_file
 from vitral.core.storage import os_error_message
@@ -155,8 +155,8 @@ def read_lines(path: str | PurePath) -> Iterator[str]:
 def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -> Any:
     """The value of a JSON text; DataError if it is not JSON."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return documents.parse_json(text)
+    except ValueError as error:
         raise DataError(f"not JSON: {error}", code=code, where=where, hint=hint) from None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from vitral.core.documents import parse_json
 from vitral.core.errors import DataError, did_you_mean, format_choices
 from vitral.data.datasets.files import FileStore, read_lines, suffix
 from vitral.data.samples import (
@@ -57,8 +58,8 @@ def read_json_lines(path: str | Path, lines: Iterable[str], on_fault: OnFault = 
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line)
+        except ValueError as error:
             message, where = f"not JSON: {error}", f"{path}:{number}"
             on_fault(DataError(message, code="data.bad_manifest", where=where, hint="write one JSON object per line"))
         else:

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitral.core import documents
 from vitral.core.errors import DataError, format_choices
 from vitral.data.datasets import urls
 from vitral.data.datasets.files import is_image, is_litter, parse_json, suffix
@@ -83,14 +84,14 @@ class Index(NamedTuple):
 def parse_index(text: bytes, where: str) -> Index:
     """The index that `to_json` wrote; anything else is refused, because wrong offsets would give wrong images."""
     try:
-        fields = json.loads(text)
+        fields = documents.parse_json(text)
         found = int(fields["format"])
         if found == FORMAT:
             classes, notes = tuple(map(str, fields["classes"])), tuple(map(str, fields["notes"]))
             shards = tuple(Shard(**{name: _column(value) for name, value in each.items()}) for each in fields["shards"])
             _check_index(shards, len(classes))
             return Index(classes, notes, str(fields["fingerprint"]), shards)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"not an index written by vitral: {type(error).__name__} {error}"
         raise DataError(message, code="data.bad_index", where=where, hint=AGAIN) from None
     message, hint = f"format {found}, but this version of vitral reads format {FORMAT}", f"update vitral, or {AGAIN}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.config import Config
+from vitral.core.documents import parse_json
 from vitral.core.errors import ConfigError, suggest_choice
 from vitral.core.files import read_file
 from vitral.core.imports import load_mlflow, load_tensorboard, load_wandb
@@ -233,7 +234,7 @@ def open_trackers(given: TrackerLike) -> list[SafeTracker]:
 def read_ids(folder: Path) -> dict[str, str]:
     """The id of a run in each service that it was sent to."""
     try:
-        return dict(json.loads(read_file(folder / IDS_FILE)))
+        return dict(parse_json(read_file(folder / IDS_FILE)))
     except FileNotFoundError:
         return {}
 

@@ -28,6 +28,7 @@ from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitral.core.documents import parse_json
 from vitral.core.errors import WeightsError
 from vitral.core.files import check_file, read_file
 from vitral.core.manifest import (
@@ -73,7 +74,7 @@ def assemble_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
         sources: dict[str, list[tuple[Any, Sequence[int] | None]]] = {}
         for path in paths:
             file = stack.enter_context(_open_shard(path))
-            offsets = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
+            offsets = parse_json((file.metadata() or {}).get(METADATA_KEY, "{}"))
             for name in file.keys():  # noqa: SIM118, a safetensors file is not a mapping
                 sources.setdefault(name, []).append((file, offsets.get(name, {}).get(OFFSETS_KEY)))
             last = path
@@ -171,7 +172,7 @@ class Checkpoint(NamedTuple):
     def state(self) -> JsonValue:
         """The JSON state."""
         with wrap_read_errors(self.path / STATE):
-            state: JsonValue = json.loads(read_file(self.path / STATE))
+            state: JsonValue = parse_json(read_file(self.path / STATE))
         return state
 
 

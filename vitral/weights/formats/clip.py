@@ -5,7 +5,6 @@ hub has `open_clip_config.json`, which records what the tensors do not: heads, k
 `visual.trunk.` is a tower of timm.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vitral.core.config import Size
+from vitral.core.documents import parse_json
 from vitral.core.errors import ConfigError
 from vitral.core.files import read_file
 from vitral.core.storage import wrap_read_errors
@@ -260,8 +260,8 @@ def read_config(ckpt: Checkpoint) -> Mapping[str, Any]:
     with wrap_read_errors(path):
         text = read_file(path)
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text)
+    except ValueError as error:
         raise ckpt.error(f"{CONFIG} is not JSON: {error}", "weights.bad_config") from None
     if not isinstance(found, dict) or not isinstance(found.get("model_cfg"), dict):
         raise ckpt.error(f"{CONFIG} has no model_cfg", "weights.bad_config")
