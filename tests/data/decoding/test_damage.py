@@ -2,16 +2,19 @@
 
 import zlib
 from collections.abc import Callable
+from io import BytesIO
 from random import Random
 
 import numpy as np
 import pytest
 import simplejpeg
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from tests.data.pictures import encoded, noise
 from tests.errors import raises
 from vitral.core.errors import DataError
+from vitral.data.decoding import tiff
 from vitral.data.decoding.damage import is_harmless, libtiff_messages, png_damage
 from vitral.data.decoding.decode import FULL_SIZE, decode, open_image
 from vitral.data.decoding.header import Decoding
@@ -81,6 +84,47 @@ def test_a_fax_with_bad_codes_is_damage() -> None:
             codes.append(error.code)
             assert lenient(bytes(broken))[1]
     assert codes.count("data.damaged_image") >= 18
+
+
+PAGES = {  # and how many of 20 faults are noticed at least: bits of a photo may be those of another
+    "group3": (Image.fromarray(PHOTO).convert("1"), 20),
+    "tiff_ccitt": (Image.fromarray(PHOTO).convert("1"), 20),
+    "jpeg": (Image.fromarray(PHOTO), 14),
+    "tiff_adobe_deflate": (Image.fromarray(PHOTO), 20),
+}
+
+
+@pytest.mark.parametrize("compression", PAGES)
+def test_warnings_of_libtiff_and_wrong_checksums_are_damage(compression: str) -> None:
+    picture, least = PAGES[compression]
+    page = encoded(picture, "TIFF", compression=compression)
+    tags, rng, noticed = TiffImageFile(BytesIO(page)).tag_v2, Random(0), 0
+    start, end = tags[273][0], tags[273][0] + tags[279][0]
+    assert lenient(page)[1] == []
+    for _ in range(20):
+        at = rng.randrange(start, end - 40)
+        broken = page[:at] + bytes(20) + page[at + 20 :]
+        try:
+            decode(broken, "it", Decoding(), FULL_SIZE)
+        except DataError as error:
+            noticed += error.code == "data.damaged_image"
+    assert noticed >= least
+
+
+def test_a_damaged_fax_is_used_by_a_lenient_decoder_and_named_once() -> None:
+    page = bytearray(encoded(Image.fromarray(PHOTO).convert("1"), "TIFF", compression="group3"))
+    page[200:220] = bytes(20)
+    pixels, damage = lenient(bytes(page))
+    assert pixels.shape == (93, 121, 3)
+    assert len(damage) == 1
+    assert "Fax3Decode1D" in damage[0]
+
+
+def test_fax_without_marks_at_the_ends_of_lines_is_not_damaged() -> None:
+    assert not tiff._is_damage("Fax3Decode1D: Try to decode (read) fax Group 3 data without EOL at line 1")
+    assert tiff._is_damage("Fax3Decode2D: Premature EOL at line 2 of strip 0 (got 1, expected 9)")
+    assert not tiff._is_damage("JPEGLib: Corrupt JPEG data: 3 extraneous bytes before marker 0xd9")
+    assert not tiff._is_damage("TIFFReadDirectory: Unknown field with tag 65000")
 
 
 def test_libtiff_says_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 JPEG   libjpeg warns and fills the rest with gray; what is harmless is decided by `is_harmless`
 PNG    Pillow does not compare the checksums of pixels
-TIFF   libtiff writes to stderr and goes on
+TIFF   libtiff writes to stderr and goes on; see also `tiff_damage`
 AVIF   libavif scales what is inside to the size that the header declares
 """
 

@@ -50,6 +50,7 @@ from vitral.data.decoding.pixels import (
     read_array,
     to_8bit,
 )
+from vitral.data.decoding.tiff import tiff_damage
 
 COLORS = {"RGB": "RGB", "L": "GRAY", "CMYK": "CMYK"}  # Pillow's modes in the words of simplejpeg
 NO_END = "Premature end of JPEG file"
@@ -171,9 +172,13 @@ class EncodedImage:
             self._report(self._avif_damage(image))
         if self.header.format != "TIFF":
             return read_samples(image, self.header, self.data, self.name)
+        assert isinstance(image, TiffImageFile)
+        damage = tiff_damage(image, self.data)
+        self._report(damage)
         with libtiff_messages() as messages:
             samples = read_samples(image, self.header, self.data, self.name)
-        self._report("; ".join(dict.fromkeys(messages)))
+        if not damage:
+            self._report("; ".join(dict.fromkeys(messages)))
         return samples
 
     def _avif_damage(self, image: ImageFile) -> str:
