@@ -12,6 +12,7 @@ Needs the environment of `make bench`. Each of the other benchmarks is a module 
   round_trips       every format to every library and back: equal, named in the certificate, or refused
   attack            damaged and hostile files at every door, and killed runs: tried, held, failed
   fuzz              coverage-guided fuzzing of what reads files
+  busy              a training step beside busy processes, by threads and how they wait
   feature_extraction, explanation, data_doctor, loader_memory, map_faithfulness, transfer
 """
 

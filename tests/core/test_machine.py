@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from vitral.core.machine import cache_folder, cpu_count, default_threads
+from vitral.core.machine import (
+    SPIN_COUNT,
+    WAIT_VARIABLES,
+    bound_spinning,
+    cache_folder,
+    cpu_count,
+    default_threads,
+    other_running_threads,
+)
 
 
 def test_the_cache_is_where_the_user_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -39,3 +47,27 @@ def test_where_cores_are_not_told_every_processor_is_one(monkeypatch: pytest.Mon
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(Path, "read_text", lambda *_: (_ for _ in ()).throw(OSError()))
     assert default_threads() == cpu_count()
+
+
+@pytest.mark.parametrize("given", ["", *WAIT_VARIABLES])
+def test_threads_spin_for_a_short_time_unless_the_user_says_how_they_wait(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in WAIT_VARIABLES:
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    if given:
+        monkeypatch.setenv(given, "7")
+    bound_spinning()
+    assert {name: os.environ[name] for name in WAIT_VARIABLES if name in os.environ} == (
+        {given: "7"} if given else {"GOMP_SPINCOUNT": SPIN_COUNT}
+    )
+
+
+def test_running_threads_are_counted_without_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("vitral.core.machine.PROC_ROOT", tmp_path)
+    (tmp_path / "loadavg").write_text("0.10 0.20 0.30 3/512 99\n")
+    assert other_running_threads(pause=0) == 2.0
+    (tmp_path / "loadavg").unlink()
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9.0, 9.0))
+    assert other_running_threads() == 1.5

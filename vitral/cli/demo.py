@@ -21,7 +21,9 @@ NEXT = {
 @verb("vitral demo")
 def demo(out: Annotated[str, option("FOLDER", "New run folder.", "runs/sample")] = "") -> None:
     """Train on the bundled images for a minute and show predictions."""
-    from vitral.core.machine import keep_freed_memory
+    from vitral.core.machine import bound_spinning, keep_freed_memory
+
+    bound_spinning()
     from vitral.runs.train import train
 
     keep_freed_memory()

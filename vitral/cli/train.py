@@ -28,7 +28,6 @@ TRACKER_HELP = (
     "Send metrics to tensorboard, wandb or mlflow; repeatable. TensorBoard only writes files to the run folder. "
     "Example: --tracker wandb."
 )
-BUSY_LOAD = 0.7  # load average of the last minute
 TRACKERS = ("tensorboard", "wandb", "mlflow")
 TRACKER_DEFAULT = "tensorboard, where it is installed"
 PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train nothing."
@@ -76,9 +75,10 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     started = monotonic()
     if time_limit:
         log.info(f"time limit {time_limit}: starting")  # before the imports, which take seconds
-    let_threads_sleep()
+    from vitral.core.machine import bound_spinning, keep_freed_memory
+
+    bound_spinning()
     from vitral.core.config import parse_settings
-    from vitral.core.machine import keep_freed_memory
     from vitral.runs.callbacks.events import EventDispatcher
     from vitral.runs.callbacks.trackers import open_trackers
     from vitral.runs.folder import is_finished, is_run
@@ -118,19 +118,6 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
         else:
             events = EventDispatcher(trackers=open_trackers(tracker or ()))
             show_run(train_request(request, out, time_limit, events, started))
-
-
-def let_threads_sleep() -> None:
-    """On a busy machine, let threads of OpenMP sleep while they wait for each other; torch is not imported yet.
-
-    They would spin on a core that other processes need, and steps take several times as long.
-    """
-    known = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(os.environ)
-    if known or not hasattr(os, "getloadavg") or (load := os.getloadavg()[0]) < BUSY_LOAD:
-        return
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # read by libgomp and libiomp when torch loads them
-    if is_main_process():
-        log.info(f"other processes are running (load {load:.1f}): OMP_WAIT_POLICY=PASSIVE, so waiting threads sleep")
 
 
 def show_finished(out: str) -> None:

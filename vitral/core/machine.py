@@ -1,8 +1,9 @@
-"""The machine: cores, threads, the cache folder, the allocator, and memory (total, available, the peak of a run)."""
+"""The machine: cores, threads, its load, the cache folder, the allocator, and memory (total, available, peak)."""
 
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,36 @@ def _own_cores() -> int:
         return len({home.read_text() for home in homes})
     except OSError:
         return cpu_count()
+
+
+WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+SPIN_COUNT = "10000"  # tenths of a millisecond; by default several, which measures no faster on a quiet machine
+
+
+def bound_spinning() -> None:
+    """Let threads of OpenMP that wait for each other sleep soon; to be called before torch is imported.
+
+    They spin for milliseconds otherwise. If other processes need the cores, a thread spins while the one that it waits
+    for cannot run, and a step of training takes several times as long (`benchmarks.busy`). Read by libgomp, which torch
+    has on Linux. What the user has set is left alone.
+    """
+    if not any(name in os.environ for name in WAIT_VARIABLES):
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+
+
+def other_running_threads(looks: int = 5, pause: float = 0.01) -> float:
+    """How many threads run or wait for a processor besides this one: the mean of a few looks.
+
+    The load average of the last minute where the system does not count them.
+    """
+    counts = []
+    try:
+        for _ in range(looks):
+            time.sleep(pause)
+            counts.append(int((PROC_ROOT / "loadavg").read_text().split()[3].partition("/")[0]) - 1)
+    except (OSError, ValueError, IndexError):
+        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return sum(counts) / looks
 
 
 def cpu_name() -> str:

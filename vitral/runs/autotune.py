@@ -1,14 +1,17 @@
-"""Fit a recipe to the memory of the machine, and estimate what a run costs beside its steps."""
+"""Fit a recipe to the memory and the load of the machine, and estimate what a run costs beside its steps."""
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from vitral.core.config import override
-from vitral.core.machine import available_memory
+from vitral.core.machine import available_memory, other_running_threads
 from vitral.data.samples import Samples
+from vitral.html.page import plural
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe
 from vitral.runs.build import build_eval_loader, build_run, build_task, cache_bytes, first_split, local_processes
@@ -20,7 +23,10 @@ from vitral.training.loop import MicrobatchConfig, microbatches
 from vitral.training.precision import Precision, probe_hardware
 
 log = logging.getLogger("vitral")
-TRIAL_IMAGES = 16  # in a batch of an evaluation that is timed
+TRIAL_IMAGES = 16  # in a batch that is timed
+TRIAL_ROUNDS = 2
+BUSY = 0.5  # other threads that run, on average
+CLEARLY_FASTER = 0.7  # of the time with all threads: a smaller gain is left, so that runs stay alike
 STEP_COST = 3  # of a training step, in evaluations of its images
 FINISH_SECONDS = 1.5  # for the bundles and the report
 ESTIMATE_LIMIT = 0.1  # of the free memory: below it no exact plan is needed
@@ -67,15 +73,54 @@ def estimate_bytes(recipe: Recipe, rows: int) -> float:
     return BYTES * (10 * weights + rows * activations)
 
 
-def fix_threads(recipe: Recipe, group: ProcessGroup) -> Recipe:
-    """Use the recipe's number of threads, or record that of the main process for all: sums depend on it."""
+def fix_threads(recipe: Recipe, samples: Samples, group: ProcessGroup) -> Recipe:
+    """Use the recipe's number of threads, or choose one for all processes and record it: sums depend on it."""
     if group.device.type != "cpu":
         return recipe
-    threads = recipe.threads if recipe.threads != "auto" else group.run_on_main(torch.get_num_threads)
+    chosen = recipe.threads
+    threads = group.run_on_main(lambda: choose_threads(recipe, samples)) if chosen == "auto" else chosen
     assert isinstance(threads, int)
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
     return override(recipe, [f"threads={threads}"])
+
+
+def choose_threads(recipe: Recipe, samples: Samples) -> int:
+    """The default number of threads; if other processes are running, a smaller one that is clearly faster in a trial.
+
+    Threads of OpenMP wait for each other after every operation: one whose core is taken stops all of them.
+    """
+    most = torch.get_num_threads()
+    if most == 1 or (others := other_running_threads()) < BUSY:
+        return most
+    seconds = time_threads(recipe, samples, [most >> halvings for halvings in range(most.bit_length())])
+    best = min(seconds, key=lambda threads: seconds[threads])
+    chosen = best if seconds[best] < CLEARLY_FASTER * seconds[most] else most
+    trial = ", ".join(f"{1000 * spent:.0f} ms with {threads}" for threads, spent in seconds.items())
+    log.info(f"{others:.1f} other threads are running: training with {plural(chosen, 'thread')}; a trial took {trial}")
+    return chosen
+
+
+def time_threads(recipe: Recipe, samples: Samples, candidates: Sequence[int]) -> dict[int, float]:
+    """The seconds of a forward pass of a few images with each number of threads: the shortest of a few."""
+    count = min(recipe.batch_size, TRIAL_IMAGES)
+    labels = torch.zeros(count, dtype=torch.int64)  # (B,)
+    images = torch.zeros(count, recipe.model.channels, *recipe.model.image_size)  # (B, C, H, W)
+    found: dict[int, list[float]] = {threads: [] for threads in candidates}
+    before = torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            task = build_task(recipe, samples, torch.device("cpu"))
+            torch.set_num_threads(1)
+            task(images, labels, np.random.default_rng(0))  # allocates memory
+            for threads in [*candidates] * TRIAL_ROUNDS:
+                torch.set_num_threads(threads)
+                started = time.perf_counter()
+                task(images, labels, np.random.default_rng(0))
+                found[threads].append(time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(before)
+    return {threads: min(seconds) for threads, seconds in found.items()}
 
 
 class CostEstimate(NamedTuple):

@@ -177,7 +177,7 @@ def train_request(
             messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
         _log(group, messages)
         setup.begin("measuring")
-        complete = fit_memory(fix_threads(complete, group), samples, group)
+        complete = fit_memory(fix_threads(complete, samples, group), samples, group)
         if setup.limit:
             least = estimate_costs(complete, samples, group).least
             check_limit(setup.limit, group.max(round(setup.spent())), group.max(ceil(least)))
@@ -215,7 +215,7 @@ def resume(
         task = build_task(recipe, samples, group.device, source)
         del source  # training needs the memory
         if recipe.threads != "auto":  # as recorded; older runs have not recorded it
-            fix_threads(recipe, group)
+            fix_threads(recipe, samples, group)
         limit = recipe.length.seconds if isinstance(recipe.length, TimeLimit) else 0.0
         earlier = max((change.seconds for change in read_plan(folder.path)), default=0.0)
         setup = SetupProgress(_create_display(), began, limit, earlier)
