@@ -46,7 +46,8 @@ def weights(folder: Path) -> Callable[[bytes], object]:
     small = {"width": 8, "depth": 1, "mixer.heads": 2}
     save(create_model("Ti/16", image_size=32, num_classes=2, settings=small), folder / "bundle")
     (folder / "foreign").mkdir()
-    (folder / "foreign" / "model.safetensors").write_bytes(seeds("weights")[0][1:])
+    # As .npz: reading a good .safetensors leaks 56 bytes for each tensor (safetensors 0.8), which adds up here.
+    (folder / "foreign" / "model.npz").write_bytes(valid("weights")[1][1:])
     names = ("a.safetensors", "a.npz", "a.bin", "foreign/config.json", "bundle/config.json")
 
     def read(data: bytes) -> object:
