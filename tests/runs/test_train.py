@@ -100,6 +100,28 @@ def test_a_run_without_clipping_resumes_to_the_byte(home: Path, monkeypatch: pyt
     assert content(home / "run") == content(home / "unbroken")
 
 
+CHEAPER = {
+    "dropped patches": ["task.patch_drop=linear"],
+    "growing images": ["images.size=progressive", "images.size.smaller_stages=1", "images.size.until=0.5"],
+    "both, with Muon": ["task.patch_drop=linear", "images.size=progressive", "images.size.smaller_stages=1",
+                        "optimizer=muon"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", CHEAPER.values(), ids=CHEAPER.keys())
+def test_a_run_with_cheaper_steps_resumes_to_the_byte(
+    home: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
+) -> None:
+    begin(home, *ALL, out="plain")
+    begin(home, *ALL, *settings, out="unbroken")
+    assert content(home / "unbroken") != content(home / "plain")
+    monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
+    run = begin(home, *ALL, *settings, "workers=2")
+    while run.signal:
+        run = resume(str(home / "run"))
+    assert content(home / "run") == content(home / "unbroken")
+
+
 @pytest.mark.slow
 def test_kills_at_random_instants_change_no_byte(home: Path) -> None:
     settings = (*ALL, "checkpoints.every_seconds=0", "epochs=10")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention, BaseAttention, MixerConfig
-from vitral.models.base import BuildContext, Features, Layout, Model, check_images, split_tokens
+from vitral.models.base import BuildContext, Features, Grid, Layout, Model, check_images, split_tokens
 from vitral.models.block import BlockConfig, BlockParts, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import DistilledHead, HeadConfig, LinearHead
@@ -128,6 +128,7 @@ class VisionTransformer(Model):
         super().__init__()
         context = config.context()
         self.config = config
+        self.patch_drop_rate = 0.0  # of a training step, set by the task
         self.stem = config.stem.build(config.channels, context)
         self.prefix = PrefixTokens(context) if context.layout.prefix() else nn.Identity()
         self.position = config.position.build(context)
@@ -147,6 +148,8 @@ class VisionTransformer(Model):
     def forward_pooled(self, images: Tensor) -> Tensor:
         layout = self.layout(images)
         tokens = self.embed(images, layout)
+        if self.training and self.patch_drop_rate:
+            tokens, layout = drop_patches(tokens, layout, self.patch_drop_rate)
         return self.pool(self.encode(tokens, layout, self.pool.keep(layout)), layout)  # (B, D)
 
     def forward_intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Features]:
@@ -194,6 +197,32 @@ class VisionTransformer(Model):
         if layer:
             tokens = self.position(tokens, layout, layer)
         return self.config.memory.run(self.blocks[layer], tokens, layout, keep)  # (B, keep, D)
+
+
+def drop_patches(tokens: Tensor, layout: Layout, rate: float) -> tuple[Tensor, Layout]:
+    """Keep a random part of each image's patches, which have their positions already (PatchDropout, arXiv 2208.07220).
+
+    The layout of the result is one row: what is left has no grid.
+    """
+    prefix, patches = tokens.split([layout.prefix(), layout.grid.cells()], dim=1)  # (B, N, D)
+    kept = max(1, round(layout.grid.cells() * (1 - rate)))
+    chosen = torch.rand(patches.shape[:2], device=tokens.device).argsort(dim=1)[:, :kept]  # (B, kept)
+    left = patches.gather(1, chosen.unsqueeze(-1).expand(-1, -1, patches.shape[-1]))  # (B, kept, D)
+    return torch.cat([prefix, left], dim=1), layout._replace(grid=Grid(1, kept))
+
+
+def check_patch_drop(config: Config, where: str) -> None:
+    """Raise ConfigError unless a model works on any subset of its patches: their positions enter before the blocks."""
+    reason = ""
+    if not isinstance(config, Vit):
+        reason = "the model has no tokens"
+    elif not isinstance(config.mixer, Attention):
+        reason = f"the {config.mixer.kind} mixer needs the whole grid"
+    elif config.position.applies_to == "attention" or getattr(config.position, "where", "stem") != "stem":
+        reason = f"{config.position.kind} positions are applied in every layer"
+    if reason:
+        hint = "set it to none, or use mixer=attention and position=learned1d or sincos2d"
+        raise ConfigError(f"patches cannot be dropped: {reason}", code="config.conflict", where=where, hint=hint)
 
 
 def build_blocks(config: Vit, context: BuildContext) -> Iterator[nn.Module]:

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, JsonValue, model_validator
 
 from vitral.core import formats
-from vitral.core.config import Config, OpenUnion, override
+from vitral.core.config import Config, OpenUnion, Size, override
 from vitral.core.documents import read_document, to_yaml
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
@@ -20,6 +20,7 @@ from vitral.data.samples import StratifiedSplit
 from vitral.data.transforms.augment import Augment
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
+from vitral.models.base import nearest_multiple
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.tasks import TaskConfig
@@ -50,11 +51,56 @@ class DataConfig(Config):
     cache_bytes: int = Field(default=CACHE_BYTES, ge=0)  # for decoded images, per machine
 
 
+class SizeStage(NamedTuple):
+    """Steps from `first` on are trained with images of this size."""
+
+    first: int
+    image_size: Size
+
+
+class FixedSize(Config):
+    """Train with images of the model's size."""
+
+    kind: Literal["fixed"] = "fixed"
+
+    def stages(self, image_size: Size, token: Size, steps: int) -> list[SizeStage]:
+        """The sizes of a run, in order."""
+        return [SizeStage(0, image_size)]
+
+
+class ProgressiveSize(Config):
+    """Train with small images first, and with larger ones in stages of equal length (arXiv 2104.00298).
+
+    The model resamples its positions to each size. Sizes are multiples of its patches.
+    """
+
+    kind: Literal["progressive"] = "progressive"
+    start: float = Field(default=0.5, gt=0, le=1)  # of the model's side
+    until: float = Field(default=0.75, gt=0, le=1)  # fraction of the run after which images have the full size
+    smaller_stages: int = Field(default=3, ge=1)  # at most: sizes that round to the same are one stage
+
+    def stages(self, image_size: Size, token: Size, steps: int) -> list[SizeStage]:
+        """The sizes of a run, in order; the last one is that of the model."""
+        found: dict[Size, int] = {}
+        for number in range(self.smaller_stages + 1):
+            done = number / self.smaller_stages
+            side = self.start + (1 - self.start) * done
+            size = (
+                nearest_multiple(Size(*(round(side * full) for full in image_size)), token) if done < 1 else image_size
+            )
+            found.setdefault(size, round(self.until * done * steps))
+        return [SizeStage(first, size) for size, first in found.items()]
+
+
+SizeConfig = Annotated[FixedSize | ProgressiveSize, OpenUnion()]
+
+
 class Images(Config):
     """Preprocessing: random crops and augmentation in training, a fixed crop otherwise."""
 
     crop: TrainCrop = RandomResizedCrop()
     augment: tuple[Augment, ...] = ()
+    size: SizeConfig = FixedSize()  # of training images over the run
     eval_crop: EvalCropConfig = Resize()
     normalize: Normalize = CENTERED
     external: bool = False  # the dataset gives float tensors, which are used as they are
@@ -219,6 +265,32 @@ class Recipe(Config):
             raise ConfigError(message, code="config.conflict", where="images.normalize", hint=hint)
         return self
 
+    @model_validator(mode="after")
+    def task_fits_model(self) -> Self:
+        try:
+            self.task.check(self.model)
+        except ConfigError as error:
+            raise error.within("task") from None
+        return self
+
+    @model_validator(mode="after")
+    def size_can_change(self) -> Self:
+        if isinstance(self.images.size, FixedSize):
+            return self
+        reason = ""
+        if isinstance(self.model, Vit) and not self.model.any_size:
+            reason = "the model takes images of one size"
+        elif self.images.external:
+            reason = "the dataset gives tensors of one size"
+        elif self.task.trains != "classify":
+            reason = f"the task {self.task.kind} needs images of one size"
+        elif isinstance(self.length, TimeLimit):
+            reason = "the number of steps is not known with a time limit"
+        if reason:
+            message, hint = f"images cannot grow during training: {reason}", "set images.size=fixed"
+            raise ConfigError(message, code="config.conflict", where="images.size", hint=hint)
+        return self
+
     def to_yaml(self) -> str:
         """Every field as YAML, which `train --recipe` takes."""
         return to_yaml(self.model_dump(mode="json"))
@@ -243,9 +315,10 @@ class Recipe(Config):
             external=self.images.external,
         )
 
-    def train_pipeline(self) -> ImagePipeline:
-        """The image pipeline of training."""
-        return ImagePipeline(self.model.image_size, self.decoding(), self.images.crop, self.images.augment)
+    def train_pipeline(self, image_size: Size | None = None) -> ImagePipeline:
+        """The image pipeline of training, at the model's image size or another one."""
+        size = image_size or self.model.image_size
+        return ImagePipeline(size, self.decoding(), self.images.crop, self.images.augment)
 
     def eval_pipeline(self) -> ImagePipeline:
         """The image pipeline of evaluation."""

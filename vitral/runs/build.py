@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +41,7 @@ class RunParts:
     state: TrainingState
     update_rule: UpdateRule
     loader: Loader
+    stages: Sequence[tuple[int, Loader]]  # the first step of each image size, and its loader; the last is `loader`
     microbatch_config: MicrobatchConfig
     step_plan: StepPlan
 
@@ -53,6 +54,13 @@ class RunParts:
     def plan(self) -> SamplingPlan:
         """The batches of all steps."""
         return self.loader.plan
+
+    def batches(self, start: int, stop: int) -> Generator[Sequence[Microbatch]]:
+        """Yield the microbatches of the steps from `start` up to `stop`, at the image size of each."""
+        ends = [first for first, _ in self.stages[1:]]
+        for (first, loader), end in zip(self.stages, [*ends, stop], strict=True):
+            if (low := max(start, first)) < (high := min(stop, end)):
+                yield from microbatches(loader, low, high, self.microbatch_config)
 
     @property
     def model(self) -> nn.Module:
@@ -81,9 +89,27 @@ def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Proc
     max_norm = math.inf if recipe.clip == "none" else recipe.clip
     peak = recipe.optimizer.lr
     lr = lambda step: peak * step_plan.lr_factor(recipe.schedule, step)  # noqa: E731
-    rule = UpdateRule(optimizer, lr, max_norm, precision, strategy)
+    begin = lambda step: strategy.task.begin_step(step_plan.fraction(step))  # noqa: E731
+    rule = UpdateRule(optimizer, lr, max_norm, precision, strategy, begin)
     config = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
-    return RunParts(recipe, samples, strategy, state, rule, loader, config, step_plan)
+    stages = build_stages(recipe, samples, group.world, loader, steps)
+    return RunParts(recipe, samples, strategy, state, rule, loader, stages, config, step_plan)
+
+
+def build_stages(
+    recipe: Recipe, samples: Samples, world: World, loader: Loader, steps: int
+) -> list[tuple[int, Loader]]:
+    """The loader of each image size of a run, with its first step. The last one is that of the full size."""
+    *smaller, last = recipe.images.size.stages(recipe.model.image_size, recipe.model.token_size(), steps)
+    order, batch = recipe.data.order, recipe.batch_size
+    loaders = [
+        (
+            stage.first,
+            _build_loader(recipe, samples, "train", recipe.train_pipeline(stage.image_size), order, batch, world),
+        )
+        for stage in smaller
+    ]
+    return [*loaders, (last.first, loader)]
 
 
 def build_task(recipe: Recipe, samples: Samples, device: torch.device, source: LoadedModel | None = None) -> Task:

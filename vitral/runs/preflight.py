@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch.utils.data import Dataset
 
 from vitral.core.config import to_plain
@@ -139,9 +140,21 @@ def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
     if not isinstance(recipe.length, TimeLimit | PlannedSteps):  # which are planned on the way
         recipe.schedule.check(recipe.length.total_steps(plan))
     recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
+    _check_sizes(recipe)
     if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
         message, hint = "needs validation images, but there are none", "set early_stopping=none, or provide some"
         raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
+
+
+def _check_sizes(recipe: Recipe) -> None:
+    """Refuse image sizes of a later or earlier part of the run that the model cannot take."""
+    model = recipe.model
+    for stage in recipe.images.size.stages(model.image_size, model.token_size(), steps=1)[:-1]:
+        try:
+            model.build_empty()(torch.empty(2, model.channels, *stage.image_size, device="meta"))
+        except ConfigError as error:
+            message = f"the run has images of {stage.image_size}, which the model does not take: {error.message}"
+            raise ConfigError(message, code=error.code, where="images.size", hint="set images.size=fixed") from None
 
 
 def quick_check(samples: Samples, recipe: Recipe) -> list[str]:

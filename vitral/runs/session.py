@@ -218,7 +218,7 @@ class Session:
         complete, start = self.is_complete, self.step
         last = start if complete else MAX_STEPS if self.budget else parts.steps
         steps = start if complete else parts.step_plan.steps_after
-        batches = microbatches(parts.loader, start, last, parts.microbatch_config)
+        batches = parts.batches(start, last)
         try:
             train(parts.strategy.module, batches, parts.update_rule, start, steps, callbacks, checkpointing.signals)
         except Diverged as error:

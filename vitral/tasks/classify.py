@@ -15,6 +15,7 @@ from vitral.data.transforms.mixup import Mixing, NoMixing, one_hot
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Model
 from vitral.models.head import NoHead
+from vitral.models.vit import VisionTransformer, check_patch_drop
 from vitral.tasks.task import BaseTask, Outcome, Task, batch_mean
 
 
@@ -55,13 +56,48 @@ class Sigmoid(Config):
 LossConfig = Annotated[Softmax | Sigmoid, OpenUnion()]
 
 
+class NoPatchDrop(Config):
+    """Train on all patches."""
+
+    kind: Literal["none"] = "none"
+
+    def rate(self, done: float) -> float:
+        """The fraction of patches to drop after a fraction of the run."""
+        return 0.0
+
+
+class PatchDrop(Config):
+    """Drop random patches of each training image, at a rate that falls to `end` (PatchDropout, arXiv 2208.07220).
+
+    A step costs nearly as much less as there are fewer tokens. Evaluation uses all patches, so the last part of the run
+    should, too.
+    """
+
+    kind: Literal["linear"] = "linear"
+    start: float = Field(default=0.5, ge=0, lt=1)
+    end: float = Field(default=0.0, ge=0, lt=1)
+    until: float = Field(default=0.8, gt=0, le=1)  # fraction of the run at which `end` is reached
+
+    def rate(self, done: float) -> float:
+        """The fraction of patches to drop after a fraction of the run."""
+        return self.start + (self.end - self.start) * min(1.0, done / self.until)
+
+
+PatchDropConfig = Annotated[NoPatchDrop | PatchDrop, OpenUnion()]
+
+
 class Classify(BaseTask):
     """Train the model to classify."""
 
     kind: Literal["classify"] = "classify"
     loss: LossConfig = Softmax()
     mixing: Mixing = NoMixing()
+    patch_drop: PatchDropConfig = NoPatchDrop()
     class_weights: Literal["none", "balanced"] = "none"  # balanced: inverse to the number of images of a class
+
+    def check(self, model: Config) -> None:
+        if not isinstance(self.patch_drop, NoPatchDrop):
+            check_patch_drop(model, where="patch_drop")
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:
         """The task for a model whose head has this many classes; `class_counts` are training images."""
@@ -71,6 +107,7 @@ class Classify(BaseTask):
             message = f"the data has {classes} classes, the head has {outputs}"
             hint = f"build the model with a head of {classes} classes"
             raise ConfigError(message, code="config.class_mismatch", where="head.num_classes", hint=hint)
+        self.check(model.config)
         assert len(class_counts) == classes
         weights = balanced_weights(class_counts) if self.class_weights == "balanced" else torch.ones(classes)
         return Classification(self, model, weights)
@@ -100,6 +137,10 @@ class Classification(Task):
         self.model = model
         device = next(model.parameters()).device
         self.register_buffer("weights", weights.to(device), persistent=False)  # recomputed from the data
+
+    def begin_step(self, done: float) -> None:
+        if isinstance(self.model, VisionTransformer):
+            self.model.patch_drop_rate = self.config.patch_drop.rate(done)
 
     def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         loss, targets = self.config.loss, one_hot(labels, len(self.weights))  # (B, K)

@@ -41,6 +41,9 @@ class Task(nn.Module):
         """The outcome for normalized images (B, C, H, W), float32, and labels (B,), int64. B may be 0."""
         raise NotImplementedError
 
+    def begin_step(self, done: float) -> None:
+        """Called before each training step with the fraction of the run that is done: for schedules of the task."""
+
     def reconstruct(self, images: Tensor) -> Reconstruction | None:
         """The pictures of a task that predicts pixels or colors of normalized images; None for other tasks."""
         return None
@@ -52,6 +55,9 @@ class BaseTask(Config):
     labeled: ClassVar[bool] = True  # whether the images must have labels
     best_by: ClassVar[Literal["accuracy", "loss"]] = "accuracy"  # of validations; loss where there is no accuracy
     trains: ClassVar[Literal["classify", "masked_patches", "features"]] = "classify"  # what the bundle can be used for
+
+    def check(self, model: Config) -> None:
+        """Raise ConfigError if the task cannot train a model of this config."""
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:
         """The task for a model; `class_counts` are numbers of training images."""

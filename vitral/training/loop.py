@@ -152,6 +152,7 @@ class UpdateRule(NamedTuple):
     clip: float
     precision: Precision
     communicator: Communicator = Communicator()
+    begin_step: Callable[[int], None] = lambda step: None  # sets what the task has scheduled
 
 
 class Diverged(VitralError):
@@ -184,6 +185,7 @@ def train(
     step = start
     while step < _planned(steps, step):
         set_lr(optimizer, rule.lr(step))
+        rule.begin_step(step)
         outcome = mean_outcome(backward(task, next(batches), rule))
         result = StepResult(step, outcome, signals(), rule.communicator)
         scaler.unscale_(optimizer)

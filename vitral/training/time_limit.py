@@ -88,7 +88,7 @@ class StepPlan:
         """Change the plan from a step on; one at step 0 replaces what was planned."""
         if change.step == 0:
             self.changes, self._done = [], []
-        done = self._fraction(change.step) if self.changes else 0.0
+        done = self.fraction(change.step) if self.changes else 0.0
         self.changes.append(change)
         self._done.append(done)
 
@@ -102,7 +102,7 @@ class StepPlan:
         if number == 0:
             return schedule.lr_factor(step, self.changes[0].steps)
         steps = self.changes[number].steps
-        return schedule.lr_factor(self._fraction(step) * steps, steps)
+        return schedule.lr_factor(self.fraction(step) * steps, steps)
 
     def next_change(self) -> int:
         """The step after which the plan is to be changed next."""
@@ -112,7 +112,8 @@ class StepPlan:
     def _find(self, step: int) -> int:
         return bisect_right(self.changes, step, key=lambda change: change.step) - 1
 
-    def _fraction(self, step: int) -> float:
+    def fraction(self, step: int) -> float:
+        """The fraction of the schedule that is done before a step, counted from 0."""
         number = self._find(step)
         change, done = self.changes[number], self._done[number]
         return done + (1 - done) * (step - change.step) / max(1, change.steps - change.step)

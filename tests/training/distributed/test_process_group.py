@@ -69,12 +69,15 @@ def test_an_end_is_told_in_a_line(error: BaseException, words: str) -> None:
     assert describe_error(error) == words
 
 
-def test_processes_that_do_not_meet_name_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("launched", [False, True], ids=["by hand", "by a torchrun that was killed"])
+def test_processes_that_do_not_meet_name_the_place(launched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", port)
-    monkeypatch.setattr(process_group, "RENDEZVOUS_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(launched))
+    waits = "CONNECT_TIMEOUT" if launched else "RENDEZVOUS_TIMEOUT"
+    monkeypatch.setattr(process_group, waits, timedelta(seconds=1))
     with raises("run.rendezvous_failed", f"127.0.0.1:{port}", "2 processes"):
         open_store(World(rank=1, size=2))  # nobody is there

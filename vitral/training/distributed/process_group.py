@@ -190,6 +190,7 @@ def read_world(environment: "os._Environ[str] | dict[str, str]") -> World:
 
 
 RENDEZVOUS_TIMEOUT = timedelta(minutes=10)  # for all processes to start
+CONNECT_TIMEOUT = timedelta(minutes=1)  # to the store of torchrun
 COLLECTIVE_TIMEOUT = timedelta(hours=2)  # for a slow process; a lost one is found by its heartbeat
 RELEASE_TIMEOUT = 5.0  # seconds for the threads of gloo to release a tensor
 MAX_MESSAGE = 500  # characters of an error
@@ -302,14 +303,18 @@ def _on_terminate(handler: Any) -> Any:
 
 def open_store(world: World) -> Store:
     """The store that all processes share."""
+    # torchrun has the store before it starts the processes: if it cannot be reached, torchrun is gone.
+    launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    timeout = CONNECT_TIMEOUT if launched else RENDEZVOUS_TIMEOUT
     try:
-        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=RENDEZVOUS_TIMEOUT))
+        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=timeout))
     except (RuntimeError, ValueError) as error:
         address = ":".join(os.environ.get(name, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
         hint = "start with torchrun, and check that every machine reaches this address"
         message = f"rendezvous of {world.size} processes failed: {error}"
         raise VitralError(message, code="run.rendezvous_failed", where=address, hint=hint) from error
     assert isinstance(store, Store)
+    store.set_timeout(RENDEZVOUS_TIMEOUT)
     return store
 
 
