@@ -13,7 +13,7 @@ from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
 
-FOLDER_HELP = "A bundle, such as runs/photos/best, or a folder that vitral export wrote."
+FOLDER_HELP = "A bundle, such as runs/photos/best, or a folder that vitral export or vitral pack wrote."
 KEY_HELP = "The file of the private key to sign with."
 NEW_KEY_HELP = "Create a key pair instead: this file, which nobody else should get, and the public key FILE.pub."
 

@@ -111,10 +111,11 @@ def read_manifest_as(form: type[M], folder: Path) -> M:
     path = folder / MANIFEST
     with wrap_read_errors(path):
         text = read_file(path)
-    return _parse(text, form, path)
+    return parse_manifest(text, form, path)
 
 
-def _parse(text: bytes, form: type[M], path: Path) -> M:
+def parse_manifest(text: bytes, form: type[M], path: Path) -> M:
+    """The manifest in a text; WeightsError unless it is exactly what vitral writes."""
     try:
         upgraded = upgrade_manifest(text)
         manifest = form.from_json(upgraded)
@@ -169,10 +170,15 @@ def own_files() -> Iterator[None]:
         _policy.reset(token)
 
 
+def current_policy() -> FilePolicy:
+    """The policy in this context."""
+    return _policy.get()
+
+
 def refuse_unsigned(path: Path) -> None:
     """Reject files that cannot be signed, if a signature is required."""
     if _policy.get().public_key:
-        message = "is neither a bundle nor an export with a manifest, so it cannot be signed"
+        message = "has no manifest of a bundle, an export or a pack, so it cannot be signed"
         hint = "convert it to a bundle, and sign that: vitral convert FROM TO; vitral sign TO --key KEY"
         raise WeightsError(message, code="weights.unsigned", where=path, hint=hint)
 
@@ -264,7 +270,7 @@ def check_files(folder: Path, kind: Kind, needed: Collection[str], optional: str
         text = read_file(path)
     if policy.public_key:
         check_signature(text, folder / SIGNATURE, Path(policy.public_key).expanduser())
-    manifest = _parse(text, Manifest, path)
+    manifest = parse_manifest(text, Manifest, path)
     if manifest.kind != kind:
         message = f"is that of a {manifest.kind}, not of a {kind}"
         raise WeightsError(message, code="weights.corrupt", where=path, hint=hint)
@@ -280,13 +286,13 @@ def check_files(folder: Path, kind: Kind, needed: Collection[str], optional: str
 
 
 def sign(folder: str | Path, key: str | Path) -> Path:
-    """Sign a bundle or an export: `vitral.sign("runs/photos/best", "me.key")`. Its files are verified first.
+    """Sign a bundle, an export or a pack: `vitral.sign("runs/photos/best", "me.key")`. Its files are verified first.
 
     The result is the file of the signature. What is rewritten afterwards has to be signed again.
     """
     home = Path(folder).expanduser()
     if not os.path.lexists(home / MANIFEST):
-        message, hint = "has no manifest to sign", "give a bundle such as RUN/best, or an export"
+        message, hint = "has no manifest to sign", "give a bundle such as RUN/best, an export or a pack"
         raise WeightsError(message, code="weights.no_manifest", where=home, hint=hint)
     manifest = read_manifest(home)
     verify_entries(home, manifest.files, "sign files that are intact")

@@ -32,7 +32,8 @@ from vitral.data.datasets.files import (
 from vitral.data.datasets.huggingface import holds_tables
 from vitral.data.datasets.manifest import DELIMITERS, MANIFEST_SUFFIXES, read_json_lines, read_table
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.data.datasets.shards import DRAFT, INDEX, find_tars, list_members, read_index, unfinished_pack
+from vitral.data.datasets.pack_index import DRAFT, INDEX, check_image, read_pack
+from vitral.data.datasets.shards import find_tars, list_members, unfinished_pack
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
 from vitral.data.samples import Samples, Store
 
@@ -86,14 +87,18 @@ class Encoded:
 
 @dataclass(frozen=True)
 class ByteRange:
-    """A range of bytes of a local or remote file."""
+    """A range of bytes of a local or remote file; those of a pack are verified by a hash."""
 
     path: str
     start: int
     length: int
+    digest: bytes = b""
 
     def read(self) -> bytes:
-        return urls.read_range(self.path, self.start, self.length)
+        content = urls.read_range(self.path, self.start, self.length)
+        if self.digest:
+            check_image(content, self.digest, lambda: self.path)
+        return content
 
 
 @dataclass(frozen=True)
@@ -306,10 +311,13 @@ def pack_images(folder: str) -> Iterator[ImageRef]:
     """The images of a folder that `vitral pack` wrote, by their original names."""
     if INDEX not in urls.file_sizes(folder):
         raise unfinished_pack(folder)
-    for shard in read_index(folder).shards:
-        tar = urls.join(folder, shard.file)
-        for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
-            yield ImageRef(f"{folder.rstrip('/')}/{name}", ByteRange(tar, start, length))
+    pack = read_pack(folder)
+    digests = pack.shard_digests()
+    for shard in pack.index.shards:
+        tar, known = urls.join(folder, shard.file), digests[shard.file]
+        for number, (name, start, length) in enumerate(zip(shard.names, shard.starts, shard.lengths, strict=True)):
+            digest = known[number].tobytes() if len(known) else b""
+            yield ImageRef(f"{folder.rstrip('/')}/{name}", ByteRange(tar, start, length, digest))
 
 
 def remote_images(address: str) -> Iterator[ImageRef]:

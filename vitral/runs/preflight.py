@@ -20,7 +20,7 @@ from vitral.core.files import read_file
 from vitral.core.machine import cpu_count
 from vitral.core.storage import Lock, os_error_message, write_file_atomically
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.data.datasets.source import SAMPLE
+from vitral.data.datasets.source import SAMPLE, verify_data
 from vitral.data.decoding.isolation import Isolation
 from vitral.data.doctor.checks import ModelInput
 from vitral.data.doctor.diagnosis import Diagnosis, TrainingForecast, diagnose_all, diagnose_sample
@@ -71,6 +71,8 @@ def check_request(request: RunRequest, workers: int, isolation: Isolation | None
         request = request._replace(settings={**request.settings, "task": UNLABELED_TASK})
         faults.clear()
         samples = open_samples(data_recipe(request), request, faults.append)
+    if isinstance(request.data, str | Path) and str(request.data):
+        verify_data(str(request.data), faults.append)
     forecast = forecast_training(request, samples, bool(faults))
     if isinstance(request.data, str | Path) and str(request.data):  # show the path as the user wrote it
         faults = [_with_path(fault, samples.where, str(request.data)) for fault in faults]

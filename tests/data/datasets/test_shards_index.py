@@ -5,7 +5,7 @@ import pytest
 
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards import Index, Shard, parse_index
+from vitral.data.datasets.pack_index import Index, Shard, parse_index
 
 TRAIN = Shard("train-00000.tar", "train", 10240, ("cat/é 1.jpg", "dog/\udcff.png"), (0, 1), (1536, 4608), (7, 0))
 VAL = Shard("val-00000.tar", "val", 10240, ("cat/2.jpg",), (0,), (1536,), (900,))
@@ -70,4 +70,4 @@ def test_a_file_that_is_not_whole_json_is_refused(text: bytes) -> None:
 
 def test_a_later_format_asks_for_a_later_vitral() -> None:
     with raises("data.unsupported_version", "set/shards.json", 2, 1):
-        parse_index(b'{"format": 2}', "set/shards.json")
+        parse_index(b'{"format": 3}', "set/shards.json")

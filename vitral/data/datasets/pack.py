@@ -1,7 +1,8 @@
-"""`vitral pack`: any source into tar shards in the form of WebDataset, with an index beside them.
+"""`vitral pack`: any source into tar shards in the form of WebDataset, with an index and a manifest beside them.
 
 Every byte is planned before the first is written, so a pack that was stopped continues with the missing shards and
-ends in the same bytes. A file gets its final name only when it is complete, and the index is last.
+ends in the same bytes. A file gets its final name only when it is complete, and the index is last. The hashes of a
+shard are recorded as soon as it is written: one that was damaged later is written again.
 """
 
 import hashlib
@@ -12,13 +13,29 @@ import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from vitral.core.errors import ConfigError, DataError, VitralError
-from vitral.core.storage import STORAGE, make_folders, open_atomically, write_error
+from vitral.core.jsonl import JsonlLog, read_lines
+from vitral.core.manifest import MANIFEST, SIGNATURE, Manifest, file_entries, own_files
+from vitral.core.storage import STORAGE, FileDigest, make_folders, open_atomically, write_error
 from vitral.data.datasets.files import is_image, suffix
-from vitral.data.datasets.shards import CLASSES, DRAFT, INDEX, Index, Shard
+from vitral.data.datasets.pack_index import (
+    CLASSES,
+    DIGEST_BYTES,
+    DRAFT,
+    HASHES,
+    INDEX,
+    Index,
+    Shard,
+    hash_shard,
+    image_digest,
+    read_entries,
+    read_pack,
+)
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.header import recognize
 from vitral.data.samples import SPLITS, Samples, Split, format_names
@@ -26,6 +43,7 @@ from vitral.data.samples import SPLITS, Samples, Split, format_names
 BLOCK = tarfile.BLOCKSIZE
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SHARD_SIZE = 256_000_000
+RECORDS = "hashes.unfinished.jsonl"  # of the shards that are written, while the pack is unfinished
 HALF = ".tmp"  # the suffix of a file while it is written
 
 
@@ -128,27 +146,91 @@ def pack(
     return index
 
 
+class ShardDigest(NamedTuple):
+    """The SHA-256 of a shard, and the hashes of its images one after the other."""
+
+    sha256: str
+    images: bytes
+
+
 def _write_pack(samples: Samples, out: Path, index: Index, tell: Callable[[int], None]) -> None:
-    sizes = {path.name: path.stat().st_size for path in out.iterdir() if path.is_file()}
-    missing = [shard for shard in index.shards if sizes.get(shard.file) != shard.bytes]
-    if missing or INDEX not in sizes:
-        needed, free = sum(shard.bytes for shard in missing), shutil.disk_usage(out).free
-        if needed > free:
-            message, hint = f"the shards need {needed:,} bytes, {free:,} are free", "free space, or use another disk"
-            raise VitralError(message, code="file.no_space", where=out, hint=hint)
-        STORAGE.replace_file(out / DRAFT, index.to_json().encode())
-        (out / INDEX).unlink(missing_ok=True)  # it exists if a shard was damaged later
+    kept = _intact_shards(out, index)
+    missing = [shard for shard in index.shards if shard.file not in kept]
+    if not missing and _is_complete(out):
+        tell(sum(len(shard.names) for shard in index.shards))
+        STORAGE.remove(out / RECORDS)
+        return
+    needed, free = sum(shard.bytes for shard in missing), shutil.disk_usage(out).free
+    if needed > free:
+        message, hint = f"the shards need {needed:,} bytes, {free:,} are free", "free space, or use another disk"
+        raise VitralError(message, code="file.no_space", where=out, hint=hint)
+    STORAGE.replace_file(out / DRAFT, index.to_json().encode())
+    if kept:
+        lines = (json.dumps(_record(file, digest)).encode() + b"\n" for file, digest in kept.items())
+        STORAGE.replace_file(out / RECORDS, b"".join(lines))
+    for name in (INDEX, MANIFEST):  # they exist if a shard was damaged later
+        (out / name).unlink(missing_ok=True)
     packed: Counter[Split] = Counter()
     for shard in index.shards:
-        if sizes.get(shard.file) != shard.bytes:
-            _write_shard(out / shard.file, shard_members(samples, shard, packed[shard.split], tell))
-        else:
+        if shard.file in kept:
             tell(len(shard.names))
+        else:
+            kept[shard.file] = _write_shard(out, shard, shard_members(samples, shard, packed[shard.split], tell))
         packed[shard.split] += len(shard.names)
-    if (out / DRAFT).exists():
-        STORAGE.replace_file(out / CLASSES, os.fsencode("".join(f"{name}\n" for name in samples.classes)))
-        (out / INDEX).unlink(missing_ok=True)
-        STORAGE.rename(out / DRAFT, out / INDEX)
+    documents = {
+        CLASSES: os.fsencode("".join(f"{name}\n" for name in samples.classes)),
+        HASHES: b"".join(kept[shard.file].images for shard in index.shards),
+    }
+    for name, content in documents.items():
+        STORAGE.replace_file(out / name, content)
+    documents[INDEX] = index.to_json().encode()
+    digests = {name: FileDigest(len(text), hashlib.sha256(text).hexdigest()) for name, text in documents.items()}
+    digests |= {shard.file: FileDigest(shard.bytes, kept[shard.file].sha256) for shard in index.shards}
+    STORAGE.replace_file(out / MANIFEST, Manifest(kind="pack", files=file_entries(digests)).to_json().encode())
+    STORAGE.rename(out / DRAFT, out / INDEX)
+    STORAGE.remove(out / RECORDS)
+
+
+def _intact_shards(out: Path, index: Index) -> dict[str, ShardDigest]:
+    """The finished shards whose bytes are those that were written."""
+    known = _read_records(out) | _listed_digests(out)
+    found = {}
+    for shard in index.shards:
+        path, digest = out / shard.file, known.get(shard.file)
+        if digest and path.is_file() and path.stat().st_size == shard.bytes and hash_shard(str(path)) == digest.sha256:
+            found[shard.file] = digest
+    return found
+
+
+def _is_complete(out: Path) -> bool:
+    with own_files():  # verified, whatever the command line says
+        try:
+            return len(read_pack(str(out)).digests) > 0
+        except DataError:
+            return False
+
+
+def _listed_digests(out: Path) -> dict[str, ShardDigest]:
+    """The hashes in a finished pack; none if it is not intact."""
+    if not (out / INDEX).is_file() or not _is_complete(out):
+        return {}
+    with own_files():
+        entries, images = read_entries(str(out)), read_pack(str(out)).shard_digests()
+    return {file: ShardDigest(entries[file].sha256, found.tobytes()) for file, found in images.items()}
+
+
+def _read_records(out: Path) -> dict[str, ShardDigest]:
+    """The hashes of the shards that an unfinished pack has; what is not a record is ignored, and written again."""
+    found = {}
+    for line in read_lines(out / RECORDS):
+        with suppress(ValueError, KeyError, TypeError):
+            fields = json.loads(line)
+            found[str(fields["file"])] = ShardDigest(str(fields["sha256"]), bytes.fromhex(fields["images"]))
+    return found
+
+
+def _record(file: str, digest: ShardDigest) -> dict[str, str]:
+    return {"file": file, "sha256": digest.sha256, "images": digest.images.hex()}
 
 
 def _check_destination(data: str, out: Path) -> None:
@@ -166,10 +248,10 @@ def _check_contents(out: Path, index: Index) -> None:
     text = index.to_json().encode()
     found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     begun = found & {INDEX, DRAFT}
-    ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
+    ours = [CLASSES, DRAFT, HASHES, INDEX, MANIFEST, RECORDS, SIGNATURE, *(shard.file for shard in index.shards)]
     allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
     if any((out / name).read_bytes() != text for name in begun):
-        message = "contains a pack of other data, or with another shard size"
+        message = "contains a pack of other data, of an earlier format, or with another shard size"
     elif found - allowed:
         message = f"contains other files: {format_names(sorted(found - allowed))}"
     else:
@@ -177,9 +259,33 @@ def _check_contents(out: Path, index: Index) -> None:
     raise ConfigError(message, code="config.path_exists", where=out, hint="give another folder, or empty this one")
 
 
-def _write_shard(path: Path, files: Iterator[tuple[str, bytes]]) -> None:
-    with open_atomically(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, data in files:
-            info = tarfile.TarInfo(name)  # without user and time: the same images give the same bytes
-            info.size = len(data)
-            tar.addfile(info, BytesIO(data))
+class _Hashing:
+    """A file whose bytes are hashed while they are written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self.file.write(data)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+
+def _write_shard(out: Path, shard: Shard, files: Iterator[tuple[str, bytes]]) -> ShardDigest:
+    """Write a shard, and record its hashes."""
+    images = bytearray()
+    with open_atomically(out / shard.file) as file:
+        hashing = _Hashing(file)
+        with tarfile.open(fileobj=hashing, mode="w", format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
+            for name, data in files:
+                info = tarfile.TarInfo(name)  # without user and time: the same images give the same bytes
+                info.size = len(data)
+                tar.addfile(info, BytesIO(data))
+                images += b"" if name.endswith((".cls", ".json")) else image_digest(data)
+    digest = ShardDigest(hashing.digest.hexdigest(), bytes(images))
+    assert len(images) == DIGEST_BYTES * len(shard.names)
+    with closing(JsonlLog(out / RECORDS)) as records:
+        records.append(_record(shard.file, digest))
+    return digest

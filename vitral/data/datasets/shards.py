@@ -1,6 +1,6 @@
 """A dataset in tar shards: a pack is opened by its index, other tars by scanning their headers.
 
-In order: the index (`shards.json`), the samples in one tar, the store, and opening the dataset. Nothing is unpacked.
+In order: the samples in one tar, the store, and opening the dataset. Nothing is unpacked.
 
 A sample is a run of members whose names agree up to the first dot of the last part: `cat/07.jpg`, `cat/07.cls`. One
 of them is the image. The label is in a `.cls`, as a number or a name, or in a `.json` as `"label"`, which may also hold
@@ -15,21 +15,33 @@ import tarfile
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby, repeat
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.core import documents
 from vitral.core.errors import DataError, format_choices
+from vitral.core.manifest import MANIFEST
 from vitral.data.datasets import urls
 from vitral.data.datasets.files import is_image, is_litter, parse_json, suffix
+from vitral.data.datasets.pack_index import (
+    AGAIN,
+    CLASSES,
+    DRAFT,
+    HASHES,
+    INDEX,
+    UNKNOWN,
+    Digests,
+    Shard,
+    check_image,
+    read_entries,
+    read_pack,
+)
 from vitral.data.samples import (
     SPLIT_ALIASES,
-    SPLITS,
     Item,
     OnFault,
     PackedNames,
@@ -45,84 +57,7 @@ from vitral.data.samples import (
     reorder_classes,
 )
 
-INDEX = "shards.json"
-DRAFT = "shards.unfinished.json"  # the index while shards are being written
-CLASSES = "classes.txt"  # the class of each number in `.cls`, one a line: for us and for other readers
-FORMAT = 1
-AGAIN = "pack the data again"
-
 Integers = NDArray[np.int64]
-
-
-class Shard(NamedTuple):
-    """One tar and the images in it, column by column."""
-
-    file: str
-    split: Split
-    bytes: int
-    names: tuple[str, ...]
-    labels: tuple[int, ...]
-    starts: tuple[int, ...]
-    lengths: tuple[int, ...]
-
-
-class Index(NamedTuple):
-    """A dataset in shards, with the classes, notes and fingerprint that it had before it was packed."""
-
-    classes: tuple[str, ...]
-    notes: tuple[str, ...]
-    fingerprint: str
-    shards: tuple[Shard, ...]
-
-    def to_json(self) -> str:
-        """JSON with a line for each shard. Names that are not Unicode are kept too."""
-        head = {"format": FORMAT, **self._asdict()}
-        shards = ",\n".join(json.dumps(shard._asdict(), separators=(",", ":")) for shard in head.pop("shards"))
-        return f'{json.dumps(head, indent=1).removesuffix("}").rstrip()},\n "shards": [\n{shards}\n]}}\n'
-
-
-def parse_index(text: bytes, where: str) -> Index:
-    """The index that `to_json` wrote; anything else is refused, because wrong offsets would give wrong images."""
-    try:
-        fields = documents.parse_json(text)
-        found = int(fields["format"])
-        if found == FORMAT:
-            classes, notes = tuple(map(str, fields["classes"])), tuple(map(str, fields["notes"]))
-            shards = tuple(Shard(**{name: _column(value) for name, value in each.items()}) for each in fields["shards"])
-            _check_index(shards, len(classes))
-            return Index(classes, notes, str(fields["fingerprint"]), shards)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"not an index written by vitral: {type(error).__name__} {error}"
-        raise DataError(message, code="data.bad_index", where=where, hint=AGAIN) from None
-    message, hint = f"format {found}, but this version of vitral reads format {FORMAT}", f"update vitral, or {AGAIN}"
-    raise DataError(message, code="data.unsupported_version", where=where, hint=hint)
-
-
-def _column(value: object) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _check_index(shards: Sequence[Shard], classes: int) -> None:
-    """Raise ValueError, or the error of the operation that fails, for an invalid index."""
-    every: list[str] = []
-    for shard in shards:
-        if os.path.basename(shard.file) != shard.file or shard.file in {"", ".", ".."}:
-            raise ValueError(f"the file {shard.file!r} is in another folder")
-        if shard.split not in SPLITS:
-            raise ValueError(f"unknown split {shard.split!r}")
-        numbers = [*shard.labels, *shard.starts, *shard.lengths, shard.bytes]
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise ValueError(f"invalid numbers for {shard.file}")
-        ends = [start + length for start, length in zip(shard.starts, shard.lengths, strict=True)]
-        if len(shard.names) != len(ends) or len(shard.labels) != len(ends):
-            raise ValueError(f"columns of {shard.file} differ in length")
-        if max(ends, default=0) > shard.bytes or max(shard.labels, default=0) >= classes:
-            raise ValueError(f"an image outside {shard.file}, or without a class")
-        every += shard.names
-    os.fsencode("".join(every))
-    if len(set(every)) != len(every) or not every:
-        raise ValueError("no images, or two of the same name")
-
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 MAX_LABEL_BYTES = 1 << 20  # of a file with a label
@@ -283,10 +218,14 @@ class ShardStore:
     shards: Integers
     starts: Integers
     lengths: Integers
+    digests: Digests = field(default_factory=lambda: UNKNOWN)  # of a pack, whose images are verified when they are read
 
     def read(self, name: str) -> bytes:
         at = self._find(name)
-        return urls.read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
+        image = urls.read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
+        if len(self.digests):
+            check_image(image, self.digests[at].tobytes(), lambda: self.address(name))
+        return image
 
     def address(self, name: str) -> str:
         return f"{self.paths[self.shards[self._find(name)]]}: {name}"
@@ -301,11 +240,14 @@ class ShardStore:
         return at
 
 
-def build_store(paths: Sequence[str], names: Sequence[str], *ranges: Sequence[int]) -> ShardStore:
+def build_store(
+    paths: Sequence[str], names: Sequence[str], *ranges: Sequence[int], digests: Digests = UNKNOWN
+) -> ShardStore:
     """The store of the named images; `ranges` are the index of the path, the start and the length of each image."""
     order = sorted(range(len(names)), key=lambda at: os.fsencode(names[at]))
-    columns = [np.array(column, dtype=np.int64)[order] for column in ranges]
-    return ShardStore(tuple(paths), PackedNames.of(names[at] for at in order), *columns)
+    shards, starts, lengths = (np.array(column, dtype=np.int64)[order] for column in ranges)
+    found = digests[order] if len(digests) else digests
+    return ShardStore(tuple(paths), PackedNames.of(names[at] for at in order), shards, starts, lengths, found)
 
 
 THREADS = 8  # shards scanned at a time; remote ones spend most of it waiting
@@ -346,6 +288,9 @@ def find_tars(where: str) -> list[str]:
         return []
     if DRAFT in beside:
         raise unfinished_pack(where)
+    if found and HASHES in beside and MANIFEST in beside and INDEX in read_entries(where):
+        message, hint = f"a pack without its {INDEX}", f"copy it again, or {AGAIN}"
+        raise DataError(message, code="data.missing_file", where=urls.join(where, INDEX), hint=hint)
     if not found:
         hint = "give the folder of the shards, or a pattern that matches them"
         raise DataError("contains no tar files", code="data.empty", where=where, hint=hint)
@@ -358,17 +303,11 @@ def unfinished_pack(where: str) -> DataError:
     return DataError("an unfinished pack", code="data.unfinished_pack", where=where, hint=hint)
 
 
-def read_index(folder: str) -> Index:
-    """The index of a pack."""
-    path = urls.join(folder, INDEX)
-    return parse_index(urls.read_whole(path), path)
-
-
 def _from_index(where: str, on_fault: OnFault) -> Samples:
     """A pack has the items, in the order, that the dataset had before it was packed."""
-    beside, (classes, notes, _, listed) = urls.file_sizes(where), read_index(where)
+    beside, pack = urls.file_sizes(where), read_pack(where)
     shards: list[Shard] = []
-    for shard in listed:
+    for shard in pack.index.shards:
         if beside.get(shard.file) == shard.bytes:
             shards.append(shard)
         else:
@@ -377,14 +316,16 @@ def _from_index(where: str, on_fault: OnFault) -> Samples:
             code = "data.bad_archive" if shard.file in beside else "data.missing_file"
             on_fault(DataError(message, code=code, where=urls.join(where, shard.file), hint=hint))
     items = [item for shard in shards for item in map(Item, shard.names, shard.labels, repeat(shard.split))]
+    digests = pack.shard_digests()
     store = build_store(
         [urls.join(where, shard.file) for shard in shards],
         [item.name for item in items],
         [number for number, shard in enumerate(shards) for _ in shard.names],
         [start for shard in shards for start in shard.starts],
         [length for shard in shards for length in shard.lengths],
+        digests=np.concatenate([UNKNOWN, *(digests[shard.file] for shard in shards)]),
     )
-    return Samples(where, classes, tuple(sorted(items, key=by_split_and_name)), store, notes)
+    return Samples(where, pack.index.classes, tuple(sorted(items, key=by_split_and_name)), store, pack.index.notes)
 
 
 def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit, on_fault: OnFault) -> Samples:

@@ -9,6 +9,7 @@ from vitral.data.datasets.folder import open_folder, open_unlabeled
 from vitral.data.datasets.huggingface import holds_tables, open_tables
 from vitral.data.datasets.manifest import MANIFEST_SUFFIXES, open_manifest
 from vitral.data.datasets.named import NAMED_DATASETS, open_named, open_sample
+from vitral.data.datasets.pack_index import is_pack, verify_pack
 from vitral.data.datasets.shards import names_shards, open_shards
 from vitral.data.datasets.urls import is_remote
 from vitral.data.samples import OnFault, Samples, StratifiedSplit, refuse
@@ -84,6 +85,13 @@ def open_images(
     if plain:
         return open_unlabeled(path, val_split, on_fault)
     return open_data(where, val_split, root, on_fault)
+
+
+def verify_data(where: str, on_fault: OnFault) -> None:
+    """Compare every byte of a pack with its manifest; other data has none."""
+    address = where if is_remote(where) else str(Path(where).expanduser())
+    if where not in (SAMPLE, *NAMED_DATASETS) and is_pack(address):
+        verify_pack(address, on_fault)
 
 
 def no_such_path(path: Path) -> DataError:

@@ -73,12 +73,12 @@ def read_range(path: str, start: int, length: int) -> bytes:
     return data
 
 
-def read_whole(path: str) -> bytes:
+def read_whole(path: str, max_bytes: int = files.DOCUMENT_BYTES) -> bytes:
     """The content of a document: an index, a list of classes."""
     with open_file(path) as file:
-        content = file.read(files.DOCUMENT_BYTES + 1)
-    if len(content) > files.DOCUMENT_BYTES:
-        message = f"more than {files.DOCUMENT_BYTES:,} bytes"
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        message = f"more than {max_bytes:,} bytes"
         raise DataError(message, code="data.file_too_large", where=path, hint="split it, or remove it")
     return content
 
