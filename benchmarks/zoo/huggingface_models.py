@@ -90,6 +90,7 @@ class Case(NamedTuple):
     order: Callable[[Tensor], Tensor] = lambda tokens: tokens
     arguments: Mapping[str, Any] = {}  # of the class
     native: tuple[int, int] = NATIVE
+    pooled: bool = True  # whether something reads its pooled output
 
 
 def pair(settings: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +255,7 @@ def more_cases() -> dict[str, Case]:
             SMALL
             | {"image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH], "use_qk_norm": True, "norm_type": "rms_norm"},
         ),
-        "janus_vision": Case("JanusVisionModel", "JanusVisionConfig", PLAIN | {"mlp_ratio": 2.0}),
+        "janus_vision": Case("JanusVisionModel", "JanusVisionConfig", PLAIN | {"mlp_ratio": 2.0}, pooled=False),
         "blip_vision": Case("BlipVisionModel", "BlipVisionConfig", SMALL),
         "blip_2_vision": Case("Blip2VisionModel", "Blip2VisionConfig", SMALL),
         "instructblip_vision": Case("InstructBlipVisionModel", "InstructBlipVisionConfig", SMALL),
@@ -357,7 +358,7 @@ def answer(model: Any, case: Case, images: Tensor, other: bool) -> Answers:
         if isinstance(given, Tensor) and given.shape == last.shape:
             definitions[f"before {path}"] = case.order(given)
         definitions[f"after {path}"] = case.order(part(last))
-    return Answers(images, definitions, pooled(output))
+    return Answers(images, definitions, pooled(output) if case.pooled else None)
 
 
 def pooled(output: Any) -> Tensor | None:

@@ -18,7 +18,7 @@ from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, BigVision, Normal, Zeros
 from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.norm import LayerNorm, RmsNorm
-from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanAllPool, MeanPool
+from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanAllPool, MeanPool, PrefixPool
 from vitral.models.position import (
     AdditivePosition,
     BasePosition,
@@ -83,6 +83,7 @@ __all__ = [
     "Position",
     "PostNorm",
     "PreNorm",
+    "PrefixPool",
     "ProjectionHead",
     "Relative1d",
     "Relative2d",

@@ -54,6 +54,7 @@ class BaseAttention(Config):
     head_width: Annotated[int, Field(ge=1, le=10_000)] | Literal["width/heads"] = "width/heads"
     qkv_bias: bool = True
     qk_norm: bool = False
+    qk_norm_over: Literal["head", "width"] = "head"  # width: of all heads together, as in InternVL
     scale: Annotated[float, Field(gt=0)] | Literal["1/sqrt(d)"] = "1/sqrt(d)"  # of the product of q and k
     output_norm: bool = False  # of the heads' output, before the projection, as in EVA-02's CLIP
     project: bool = True  # vit-pytorch has no output projection if a single head has the model's width
@@ -146,8 +147,10 @@ class QkvProjection(InitModule):
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_width_for(context.width)
         self.qkv = nn.Linear(context.width, 3 * self.heads * self.head_width, bias=config.qkv_bias)
-        self.q_norm = context.build_norm(self.head_width) if config.qk_norm else nn.Identity()
-        self.k_norm = context.build_norm(self.head_width) if config.qk_norm else nn.Identity()
+        self.norm_all = config.qk_norm and config.qk_norm_over == "width"
+        normed = self.heads * self.head_width if self.norm_all else self.head_width
+        self.q_norm = context.build_norm(normed) if config.qk_norm else nn.Identity()
+        self.k_norm = context.build_norm(normed) if config.qk_norm else nn.Identity()
         self.relation = relation
 
     def initialize(self, init: BaseInit) -> None:
@@ -164,8 +167,11 @@ class QkvProjection(InitModule):
             first, rest = (None, None) if bias is None else (bias[:inner], bias[inner:])
             q = F.linear(x[:, :keep], weight[:inner], first)  # (B, keep, H d)
             k, v = F.linear(x, weight[inner:], rest).chunk(2, dim=-1)  # each (B, L, H d)
+        if self.norm_all:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))  # each (B, H, ., d)
-        q, k = self.q_norm(q), self.k_norm(k)
+        if not self.norm_all:
+            q, k = self.q_norm(q), self.k_norm(k)
         return Qkv(self.relation.rotate(q, layout), self.relation.rotate(k, layout), v)
 
 

@@ -186,6 +186,31 @@ class MeanAllPooling(NormedPooling):
         return uniform_weights(tokens, 0, layout.length())  # (B, L)
 
 
+class PrefixPool(NormedPool):
+    """The mean of the class token and the registers, as of the several class tokens of Pixio."""
+
+    kind: Literal["prefix"] = "prefix"
+
+    def check(self, context: BuildContext) -> None:
+        if not context.layout.prefix():
+            message, hint = "there are no tokens before the patches", "set tokens.cls=true or pool=mean"
+            raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
+
+    def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
+        return PrefixPooling(self.build_norm(context))
+
+
+class PrefixPooling(NormedPooling):
+    def keep(self, layout: Layout) -> int:
+        return layout.prefix()
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return self.norm(tokens[:, : layout.prefix()].mean(dim=1))  # (B, D)
+
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return uniform_weights(tokens, 0, layout.prefix())  # (B, L)
+
+
 class AttentionPool(BasePool):
     """Attention of a learned query over the tokens, then an MLP (MAP of big_vision)."""
 
@@ -261,4 +286,6 @@ class AttentionPooling(Pool):
         return self.attention_weights(self.project_qkv(tokens), layout).mean(dim=1)[:, 0]  # (B, L)
 
 
-PoolConfig = Annotated[ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | AttentionPool, OpenUnion()]
+PoolConfig = Annotated[
+    ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | PrefixPool | AttentionPool, OpenUnion()
+]

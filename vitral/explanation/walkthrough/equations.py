@@ -14,6 +14,7 @@ POOLS = {
     "mean": "mean of the patches",
     "cls_mean": "of the class token, beside the mean of the patches",
     "mean_all": "mean of all tokens",
+    "prefix": "mean of the class token and the registers",
 }
 
 

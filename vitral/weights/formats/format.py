@@ -57,6 +57,7 @@ PLAIN: dict[str, Sequence[Any]] = {
     "block.scale.kind": ("none",),
     "mixer.kind": ("attention",),
     "mixer.qk_norm": (False,),
+    "mixer.qk_norm_over": ("head",),
     "mixer.scale": ("1/sqrt(d)",),
     "mixer.output_norm": (False,),
     "mixer.project_bias": (True,),

@@ -12,6 +12,7 @@ from vitral.weights.formats.huggingface.beit import HfBeit, HfInternvl
 from vitral.weights.formats.huggingface.clip import HfBlip, HfClip, HfSiglip, HfSiglip2
 from vitral.weights.formats.huggingface.dino import HfDinov2, HfDinov3, HfTipsv2
 from vitral.weights.formats.huggingface.family import Family
+from vitral.weights.formats.huggingface.towers import HfJanus, HfMgpstr, HfPixio, HfSapiens2
 from vitral.weights.formats.huggingface.vit import HfDeit, HfDpt, HfIjepa, HfMae, HfVit, HfYolos
 from vitral.weights.formats.labml import Labml
 from vitral.weights.formats.timm import Timm
@@ -37,6 +38,10 @@ FAMILIES: tuple[Family, ...] = (
     HfAimv2(),
     HfBlip(),
     HfInternvl(),
+    HfJanus(),
+    HfMgpstr(),
+    HfSapiens2(),
+    HfPixio(),
 )
 FORMATS: tuple[Format, ...] = (
     Timm(),

@@ -52,6 +52,11 @@ OWNERS = {
     "hf_aimv2_native": "hf-aimv2",
     "hf_tipsv2": "hf-tipsv2",
     "hf_internvl": "hf-internvl",
+    "hf_internvl_qk_norm": "hf-internvl",
+    "hf_janus": "hf-janus",
+    "hf_mgp_str": "hf-mgp-str",
+    "hf_sapiens2": "hf-sapiens2",
+    "hf_pixio": "hf-pixio",
 }
 OTHERS = [path.stem for path in sorted(FOLDER.glob("*.safetensors")) if not path.stem.startswith("hf_")]
 ODD: tuple[Any, ...] = ([], {}, "x", "3", -1, 0, 0.5, 10**12, float("inf"), True, [1, 2, 3], {"a": 1})
@@ -80,7 +85,7 @@ def test_a_file_is_claimed_by_its_model_type_alone(name: str) -> None:
 NAMELESS = {
     "hf_vit_pooler": ["hf-vit", "hf-dpt"],
     "hf_dpt": ["hf-vit", "hf-dpt"],
-    "hf_internvl": [],
+    **{name: [] for name in ("hf_internvl", "hf_internvl_qk_norm")},
 }
 
 

@@ -9,14 +9,16 @@ import torch
 import vitral
 from tests.errors import raises
 from tests.models.references import reference
-from tests.weights.formats.huggingface.folders import check_again, check_answers, check_round_trip, folder, vit
+from tests.weights.formats.huggingface.folders import alone, check_again, check_answers, check_round_trip, folder, vit
 from vitral.core.config import Size
+from vitral.models.attention import Attention
 from vitral.models.block import LayerScale
 from vitral.models.embed import Patches
 from vitral.models.head import ProjectionHead
 from vitral.models.norm import RmsNorm
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool
 from vitral.models.position import Combined, Learned1d, RelativeBias, SinCos2d
+from vitral.weights.formats.huggingface.towers import HfJanus
 from vitral.weights.formats.huggingface.vit import HfIjepa
 
 # The family in which each is written, which may be another of the same layout.
@@ -35,6 +37,11 @@ FAMILIES = {
     "hf_aimv2_native": "hf-aimv2",
     "hf_tipsv2": "hf-tipsv2",
     "hf_internvl": "hf-internvl",
+    "hf_internvl_qk_norm": "hf-internvl",
+    "hf_mgp_str": "hf-mgp-str",
+    "hf_sapiens2": "hf-sapiens2",
+    "hf_pixio": "hf-pixio",
+    "hf_janus": "hf-siglip",
 }
 
 
@@ -50,6 +57,49 @@ def test_it_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
 
 def test_ijepa_comes_back_as_its_own_family_too(tmp_path: Path) -> None:
     check_again(vitral.load(folder(tmp_path / "theirs", "hf_ijepa")), tmp_path / "ours", HfIjepa())
+
+
+def test_janus_comes_back_as_its_own_family_too_and_says_what_is_pooled(tmp_path: Path) -> None:
+    loaded = vitral.load(folder(tmp_path / "theirs", "hf_janus"))
+    assert any("first patch" in line for line in loaded.bundle.assumptions)
+    check_again(loaded, tmp_path / "ours", HfJanus())
+
+
+def test_keys_that_heads_of_sapiens2_share_are_repeated(tmp_path: Path) -> None:
+    weights = reference("hf_sapiens2").weights
+    qkv = vitral.load(folder(tmp_path, "hf_sapiens2")).model.state_dict()["blocks.1.mixer.heads.qkv.weight"]
+    first, second = qkv.chunk(3)[1].chunk(2)
+    assert torch.equal(first, weights["blocks.1.attn.wk.weight"])
+    assert torch.equal(second, first)
+
+
+def test_the_norm_of_internvl_is_that_of_all_heads(tmp_path: Path) -> None:
+    mixer = vit(vitral.load(folder(tmp_path, "hf_internvl_qk_norm"))).mixer
+    assert isinstance(mixer, Attention)
+    assert (mixer.qk_norm, mixer.qk_norm_over) == (True, "width")
+    with raises("weights.unsupported", "use_qk_norm"):
+        vitral.load(folder(tmp_path, "hf_internvl_qk_norm", layer_norm_eps=1e-5))
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_bare_pixio_is_told_by_its_class_tokens_or_named(tmp_path: Path, tokens: int) -> None:
+    """Inside the library its names are those of a ViT."""
+    weights = dict(reference("hf_pixio").weights)
+    weights["embeddings.cls_token"] = weights["embeddings.cls_token"][:, :tokens].clone()
+    table = weights["embeddings.position_embeddings"]
+    weights["embeddings.position_embeddings"] = table[:, 3 - tokens :].clone()
+    inside = {
+        name.replace("encoder.layer.", "layers.")
+        .replace("norm1", "layernorm_before")
+        .replace("norm2", "layernorm_after"): t
+        for name, t in weights.items()
+    }
+    file, heads = alone(tmp_path, "hf_pixio", inside), {"mixer.heads": 3}
+    if tokens == 1:
+        with raises("weights.ambiguous", "hf-pixio", "hf-vit"):
+            vitral.load(file, settings=heads)
+    else:
+        check_answers(vitral.load(file, settings=heads), "hf_pixio")
 
 
 def test_beit_reads_the_norm_of_the_mean_and_has_a_table_in_each_layer(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names
 SHARED = f"encoder.{BIASES}"
 SCALES = {"mixer_branch.scale.factor": "lambda_1", "mlp_branch.scale.factor": "lambda_2"}
 HEAD_NORM = "layernorm."
+QK_NORM = ("rms_norm", 1e-6)  # of InternVL's queries and keys, whatever the other norms are
 
 
 class HfBeit(Family):
@@ -210,6 +211,8 @@ class HfInternvl(Family):
                 **SCALES,
                 "mixer_norm": "layernorm_before",
                 "mixer.heads.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+                "mixer.heads.q_norm": "attention.q_norm",
+                "mixer.heads.k_norm": "attention.k_norm",
                 "mixer.project": "attention.projection_layer",
                 "mlp_norm": "layernorm_after",
                 "mlp.expand": "mlp.fc1",
@@ -225,6 +228,8 @@ class HfInternvl(Family):
         "position.kind": ("none", "learned1d"),
         "block.scale.kind": ("layer_scale",),
         "norm.kind": ("layer_norm", "rms_norm"),
+        "mixer.qk_norm": (False, True),
+        "mixer.qk_norm_over": ("head", "width"),
     }
     pools_and_heads = frozenset({("cls", "none"), ("mean", "none")})
     pool_norms: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {("mean", "none"): ("none",)}
@@ -235,8 +240,8 @@ class HfInternvl(Family):
         return False  # no tensor shows the pooling
 
     def model(self, fields: Fields, found: TowerTensors) -> Vit:
-        if fields.flag("use_qk_norm", False):
-            expected = "false: it normalizes the queries of all heads together, which no model here does"
+        if fields.flag("use_qk_norm", False) and (fields.given("norm_type"), fields.number(self.eps_field)) != QK_NORM:
+            expected = "false, or an RMSNorm with eps 1e-6 as the other norms: it normalizes queries and keys with it"
             raise fields.wrong("use_qk_norm", expected, "weights.unsupported")
         return super().model(fields, found)
 
@@ -248,7 +253,9 @@ class HfInternvl(Family):
         return fields.flag("attention_bias", False)
 
     def mixer(self, fields: Fields, heads: int, dropout: float) -> Attention:
-        return super().mixer(fields, heads, fields.rate("projection_dropout"))
+        normed = fields.flag("use_qk_norm", False)
+        made = super().mixer(fields, heads, fields.rate("projection_dropout"))
+        return made.model_copy(update={"qk_norm": True, "qk_norm_over": "width"}) if normed else made
 
     def norm(self, fields: Fields) -> NormConfig:
         kinds: dict[str, NormConfig] = {"layer_norm": LayerNorm(), "rms_norm": RmsNorm()}
@@ -267,6 +274,12 @@ class HfInternvl(Family):
         yield from super().other_faults(model, bundle)
         if isinstance(model.norm, RmsNorm) and isinstance(model.pool, ClassPool):
             yield f"norm: the last norm of {self.title} is a LayerNorm, that of this model {model.norm.kind}"
+        mixer = model.mixer
+        if isinstance(mixer, Attention) and mixer.qk_norm:
+            if mixer.qk_norm_over != "width":
+                yield f"mixer.qk_norm_over: {self.title} needs width, this model has {mixer.qk_norm_over}"
+            if (model.norm.kind, model.eps) != QK_NORM:
+                yield f"norm: {self.title} normalizes queries and keys with RMSNorm and eps 1e-6"
 
     def config_fields(self, model: Vit) -> dict[str, Any]:
         assert isinstance(model.mixer, Attention)
@@ -274,6 +287,7 @@ class HfInternvl(Family):
         return fields | {
             "attention_bias": fields.pop("qkv_bias"),
             "norm_type": model.norm.kind,
+            "use_qk_norm": model.mixer.qk_norm,
             "use_mean_pooling": isinstance(model.pool, MeanPool),
             "use_absolute_position_embeddings": learned_table(model.position) is not None,
             "image_size": list(model.image_size),
