@@ -308,7 +308,7 @@ class HfPixio(RatioFamily, HfVit):
     title = "Hugging Face's Pixio"
     types = ("pixio",)
     architectures = ("PixioModel",)
-    towers = ()
+    towers = ("pixio.",)
     renamed = (
         (r"^(layers\.\d+\.)layernorm_before\.", r"\1norm1."),
         (r"^(layers\.\d+\.)layernorm_after\.", r"\1norm2."),
