@@ -12,13 +12,14 @@ from vitral.core.config import Config, union_members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks import TaskConfig
-from vitral.tasks.classify import Classify, LossConfig
+from vitral.tasks.classify import Classify, LossConfig, PatchDropConfig
 from vitral.tasks.masked_patches import MaskedPatches, TargetConfig
 from vitral.tasks.task import Task
 
 UNIONS = {
     (Classify, "loss"): LossConfig,
     (Classify, "mixing"): Mixing,
+    (Classify, "patch_drop"): PatchDropConfig,
     (MaskedPatches, "target"): TargetConfig,
 }
 

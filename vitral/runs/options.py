@@ -62,6 +62,7 @@ class TrainOptions(TypedDict, total=False):
     lenient: bool
     max_pixels: int
     root: str | Path
+    hold_out: float
     # of the run alone
     settings: Mapping[str, Any]
     time_limit: str
