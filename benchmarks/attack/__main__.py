@@ -1,9 +1,9 @@
 """`python -m benchmarks.attack`: what is damaged is noticed, what is hostile costs nothing, what was begun is taken up.
 
 Thousands of seeded cases: random faults in bundles, exports, packs and runs; images and containers that are cut,
-flipped or made to hurt; pipes, devices and links; and runs killed at random instants, set-up included. A door holds if
-the answer is right or an error with a code, and if a hostile file takes at most 1 s of CPU and 300 MB. Prints a table
-of tried, held and failed; the exit code is 1 if any failed.
+flipped or made to hurt; pipes, devices and links; giants, which must open; and runs killed at random instants, set-up
+included. A door holds if the answer is right or an error with a code, and if a hostile file takes at most 1 s of CPU
+and 300 MB. Prints a table of tried, held and failed; the exit code is 1 if any failed.
 
   python -m benchmarks.attack                          all of it
   python -m benchmarks.attack --share 0.05 --kills 0   a short part
@@ -22,11 +22,11 @@ from tempfile import TemporaryDirectory
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks.attack import artifacts, containers, images, kills, places
+from benchmarks.attack import artifacts, containers, giants, images, kills, places
 from benchmarks.attack.case import Case, Result, run_cases
 from vitral.core.machine import cpu_name
 
-FAMILIES = ("artifacts", "images", "containers", "places", "kills")
+FAMILIES = ("artifacts", "images", "containers", "places", "giants", "kills")
 
 
 def cases_of(family: str, seed: int, share: float, home: Path) -> Iterator[Case]:
@@ -39,6 +39,10 @@ def cases_of(family: str, seed: int, share: float, home: Path) -> Iterator[Case]
         yield from containers.cases(seed, share)
     elif family == "places":
         yield from places.cases()
+    elif family == "giants":
+        for isolation in (None, giants.ISOLATED):
+            giants.predictor(isolation)
+        yield from giants.cases()
 
 
 def attack(families: list[str], seed: int, share: float, count: int) -> Iterator[Result]:

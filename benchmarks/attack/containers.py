@@ -123,6 +123,7 @@ def weights_cases() -> Iterator[Case]:
         yield Case("hostile containers", name, written(data, file), load)
     for name, text in {
         "deep": deep(200_000),
+        "many lists": b'{"format": [' + b"[]," * 20_000_000 + b"[]]}",
         "NaN": b'{"format": NaN}',
         "digits": b'{"format": ' + b"9" * 10_000 + b"}",
     }.items():
@@ -155,6 +156,7 @@ def data_cases() -> Iterator[Case]:
         "csv: NUL": ("a.csv", b"path,label\na\0.jpg,one\n"),
         "csv: a path out of its folder": ("a.csv", b"path,label\n../../../../etc/passwd,one\n"),
         "jsonl: deep": ("a.jsonl", deep(100_000) + b"\n"),
+        "jsonl: many lists": ("a.jsonl", b"[" + b"[]," * 300_000 + b"[]]\n"),
     }  # fmt: skip
     for name, (file, data) in files.items():
         yield Case("hostile containers", name, written(data, file), check)

@@ -195,9 +195,22 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
     (tmp_path / "file").write_bytes(b"")
     assert len(model.bundle.preprocessing.normalize.mean) == 1
     certificate = write_model(model, Origin(tmp_path / "file"), tmp_path / "out", "huggingface")
-    assert certificate.untold == (
+    assert certificate.untold[1:] == (
         "not in the files: positions for images of other sizes are resampled as bicubic_corners; read back, as bicubic",
     )
+
+
+def test_a_scale_of_photos_that_changes_their_pixels_is_told(tmp_path: Path) -> None:
+    model = loaded(small(image_size=SQUARE, mlp=GELU, position=Learned1d(resampling="bicubic")))
+    (tmp_path / "file").write_bytes(b"")
+    untold = {}
+    for scale in ("smallest", "triple", "full"):
+        needs = model.bundle.preprocessing.with_decoding(jpeg_scale=scale)
+        changed = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
+        certificate = write_model(changed, Origin(tmp_path / "file"), tmp_path / scale, "huggingface")
+        untold[scale] = [each for each in certificate.untold if "photos" in each]
+    assert untold["triple"] == untold["full"] == []
+    assert len(untold["smallest"]) == 1
 
 
 def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_refused(tmp_path: Path) -> None:
@@ -214,7 +227,7 @@ def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_ref
 
 def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
     model = loaded(small(image_size=SQUARE, mlp=GELU, position=Learned1d(resampling="bicubic_antialias")))
-    needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
+    needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)}).with_decoding(jpeg_scale="full")
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
     certificate = write_model(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")

@@ -17,7 +17,8 @@ from io import BufferedReader
 from pathlib import PurePath
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-DOCUMENT_BYTES = 64 * MIB  # of a config, an index or another document that is parsed as a whole
+CONFIG_BYTES = 8 * MIB  # of a config or another document: parsed, each byte of it may take 20
+DOCUMENT_BYTES = 64 * MIB  # of the index of a dataset, which may list millions of images
 IMAGE_BYTES = 256 * MIB  # of an encoded image: 50 million pixels of 3 x 8 bits take 143 MiB uncompressed
 UNLIMITED = sys.maxsize  # for files that are mapped or read in pieces
 
@@ -59,7 +60,7 @@ def open_file(path: PathLike, max_bytes: int = UNLIMITED) -> BufferedReader:
         raise
 
 
-def read_file(path: PathLike, max_bytes: int = DOCUMENT_BYTES) -> bytes:
+def read_file(path: PathLike, max_bytes: int = CONFIG_BYTES) -> bytes:
     """The content of a regular file within its budget; what is appended meanwhile is not read."""
     check_file(path, max_bytes)
     handle = os.open(path, FLAGS)

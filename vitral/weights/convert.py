@@ -352,6 +352,9 @@ def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:
         yield f"not in the files: the names of the {len(before.classes):,} classes"
     if lost := missing_preprocessing(_comparable(before.preprocessing), _comparable(after.preprocessing)):
         yield f"not in the files: {lost}"
+    scales = [bundle.preprocessing.decoding.jpeg_scale for bundle in (before, after)]
+    if scales[0] == "smallest" != scales[1]:  # of older runs; others give nearly the pixels of whole photos
+        yield "not in the files: large photos are decoded at the smallest scale that the crop needs; read back, whole"
     for lost in config_changes(before.model, after.model, training=True):
         yield f"not in the files: {lost}"
     own, theirs = (resampling_of(bundle) for bundle in (before, after))

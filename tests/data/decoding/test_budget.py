@@ -63,6 +63,14 @@ def test_a_file_that_takes_long_is_refused_before_it_is_decoded(kind: str) -> No
         open_image(COMPLEX[kind](), "it", Decoding())
 
 
+def test_more_scans_are_allowed_with_a_higher_limit_of_pixels() -> None:
+    flat = encoded(Image.new("L", (6_000, 6_000)), "JPEG", progressive=True)
+    data = flat[:-2] + flat[flat.rindex(b"\xff\xda") : -2] * 40 + flat[-2:]
+    with raises("data.too_complex", "scans"):
+        open_image(data, "it", Decoding())
+    assert open_image(data, "it", Decoding(pixel_limit=100_000_000)).size == Size(6_000, 6_000)
+
+
 BOMBS: dict[str, Callable[[], bytes]] = {
     "color of 16 bits": lambda: flat_png(5_000, 16, 2),
     "alpha": lambda: flat_png(5_000, 8, 6),

@@ -1,10 +1,13 @@
 """The quick reader against Pillow, which must not be told apart."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
 from tests.data.pictures import cut, encoded, exif, noise
@@ -137,3 +140,22 @@ def test_a_reduced_photo_is_nearly_that_of_a_full_decode() -> None:
         needs = Preprocessing(image_size=Size(64, 64)).with_decoding(jpeg_scale=choice)
         means.append(np.abs(needs.pixels(data, "it") - full).mean())
     assert means[1] < 0.7 < means[0]
+
+
+@pytest.mark.parametrize(("lenient", "times"), [(False, 1), (True, 2)])
+def test_a_damaged_photo_is_decoded_again_only_by_a_lenient_decoder(
+    lenient: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+    real = simplejpeg.decode_jpeg
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", counted)
+    damaged = FILES["4:2:0"][:-2] + bytes(range(1, 9)) + FILES["4:2:0"][-2:]
+    image = open_image(damaged, "it", Decoding(lenient=lenient), lambda *_: None)
+    with nullcontext() if lenient else raises("data.damaged_image"):
+        image.pixels(FULL_SIZE)
+    assert len(calls) == times

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from tests.data.doctor.albums import fill, photo, scene
-from tests.data.pictures import deep_png, encoded, exif, noise, npy
+from tests.data.pictures import deep_png, encoded, exif, noise, npy, smooth
 from vitral.core.config import Size
 from vitral.data.datasets.files import FileStore
-from vitral.data.decoding.header import Header
+from vitral.data.decoding.header import Decoding, Header
 from vitral.data.doctor.examine import ExamResult, ImageInfo, Unreadable, examine
 from vitral.data.samples import Item
 
@@ -96,3 +96,11 @@ def test_a_png_copy_of_a_jpeg_has_nearly_the_same_sketch(tmp_path: Path) -> None
         png = encoded(image, "PNG")
     one, other = (np.frombuffer(sound(tmp_path, data).thumbnail, dtype=np.uint8).astype(int) for data in (jpeg, png))
     assert np.abs(one - other).mean() < 3
+
+
+def test_the_scale_of_a_training_does_not_slow_the_examination_down(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(encoded(smooth(600, 800), "JPEG"))
+    item, store = Item("a.jpg", 0, "train"), FileStore(str(tmp_path))
+    least, whole = (examine(store, item, Decoding(jpeg_scale=scale)) for scale in ("smallest", "full"))
+    assert isinstance(least, ImageInfo)
+    assert least == whole

@@ -12,7 +12,7 @@ from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import Box, CropPlan, Filter
 from vitral.data.transforms.preprocessing import decode_and_crop
-from vitral.data.transforms.resize import crop_and_resize, resize
+from vitral.data.transforms.resize import crop_and_resize, resize, resize_with_numpy
 
 PHOTO = np.array(Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((500, 375), Image.Resampling.BICUBIC))
 BY_PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -78,3 +78,10 @@ def test_an_image_is_decoded_once_at_the_smallest_sufficient_size() -> None:
     plan = CropPlan(Box(0, 0, 50, 500), Size(20, 10), Box(0, 0, 20, 10), False, "bilinear")
     assert decode_and_crop(picture, plan).shape == (20, 10, 3)
     assert picture.needs == [Size(150, 10)]
+
+
+def test_a_large_image_is_resized_in_bands_to_the_same_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = noise(90, 70, 3).astype(np.uint8)
+    whole = resize_with_numpy(pixels, Size(30, 40), "bicubic")
+    monkeypatch.setattr("vitral.data.decoding.pixels.BAND_PIXELS", 500)
+    np.testing.assert_array_equal(resize_with_numpy(pixels, Size(30, 40), "bicubic"), whole)

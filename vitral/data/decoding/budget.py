@@ -15,21 +15,21 @@ from vitral.core.config import Size
 from vitral.data.decoding.avif import read_sizes
 
 MEMORY = 300_000_000  # bytes that any image may take to decode
-MEMORY_PER_BYTE = 32  # and more for each byte of its file
+MEMORY_PER_BYTE = 16  # and more for each byte of its file: a progressive photo of 50 million pixels has 10 MB
 MAX_STRAY = 65_536  # bytes between the segments of a JPEG
 MAX_SEGMENTS = 2_000  # of a JPEG before its pixels
 MAX_EXIF_SEGMENTS = 16  # Pillow joins them one by one
 MAX_SCANS = 1_000
-MAX_SCANNED = 2_500_000_000  # pixels times scans of a JPEG: half a second
+MAX_SCANNED = 1_500_000_000  # pixels times scans of a JPEG: a second; more for a higher limit of pixels
 MAX_CHUNKS = 100_000  # of a PNG
 MAX_BLOCKS = 65_536  # of a GIF before its first frame: 16 MB of comments
 MAX_TAGS = 4_096  # of a TIFF
 MAX_STRIPS = 65_536
 
-# Bytes that a pixel takes at the peak of decoding, as measured.
-PIXEL_BYTES = {"1": 6, "L": 6, "P": 9, "RGB": 8, "CMYK": 12, "I;16": 12, "F": 24}
+# Bytes that a pixel takes at the peak of decoding and of making a thumbnail, as measured.
+PIXEL_BYTES = {"1": 8, "L": 8, "P": 9, "RGB": 8, "CMYK": 12, "I;16": 12, "F": 24}
 WITH_ALPHA, DEEP_COLOR = 13, 17
-WEBP_BYTES, AVIF_BYTES = 20, 20  # the whole canvas is held several times
+WEBP_BYTES, AVIF_BYTES = 17, 20  # the whole canvas is held several times
 
 
 def check_structure(data: bytes, kind: str) -> Size | None:
@@ -137,11 +137,14 @@ def memory_limit(data: bytes, ratio: float) -> int:
     return int((MEMORY + MEMORY_PER_BYTE * len(data)) * max(ratio, 1.0))
 
 
-def decode_memory(image: ImageFile, data: bytes, mode: str) -> int:
-    """The bytes that decoding an image takes at its peak; ValueError where it takes too long."""
+def decode_memory(image: ImageFile, data: bytes, mode: str, ratio: float) -> int:
+    """The bytes that decoding an image takes at its peak; ValueError where it takes too long.
+
+    The limit of pixels is `ratio` times the default.
+    """
     pixels = image.width * image.height
     if isinstance(image, JpegImageFile):
-        return _jpeg_memory(image, data, pixels)
+        return _jpeg_memory(image, data, pixels, MAX_SCANNED * max(ratio, 1.0))
     if image.format in {"WEBP", "AVIF"}:
         return pixels * (WEBP_BYTES if image.format == "WEBP" else AVIF_BYTES)
     if mode.endswith(";16") and not mode.startswith("I"):
@@ -150,10 +153,10 @@ def decode_memory(image: ImageFile, data: bytes, mode: str) -> int:
     return pixels * (WITH_ALPHA if alpha else PIXEL_BYTES.get(mode, 8))
 
 
-def _jpeg_memory(image: JpegImageFile, data: bytes, pixels: int) -> int:
+def _jpeg_memory(image: JpegImageFile, data: bytes, pixels: int, max_scanned: float) -> int:
     """The pixels, and all coefficients where they come in more than one scan."""
     scans = data.count(b"\xff\xda")  # also those of thumbnails
-    if scans > MAX_SCANS or (scans > 1 and scans * pixels > MAX_SCANNED):
+    if scans > MAX_SCANS or (scans > 1 and scans * pixels > max_scanned):
         raise ValueError(f"{scans:,} scans of {pixels:,} pixels take too long")
     factors = [across * down for _, across, down, _ in image.layer]
     samples = pixels * sum(factors) / max(1, *factors)  # 0 is damage: the decoder says so

@@ -57,11 +57,14 @@ NO_END = "Premature end of JPEG file"
 log = logging.getLogger("vitral")
 
 
-def decode_jpeg(data: bytes, mode: str, stored: tuple[int, int], scale: int) -> tuple[Pixels | None, str]:
+def decode_jpeg(
+    data: bytes, mode: str, stored: tuple[int, int], scale: int, lenient: bool = True
+) -> tuple[Pixels | None, str]:
     """Pixels as stored, (H, W, 1, 3 or 4), at 1/scale, and how they are damaged; None for what Pillow must decode.
 
     `stored` is the height and width in the file, before EXIF orientation. A file without an end goes to Pillow, which
-    distinguishes a missing end marker from missing pixels, and so does one that libjpeg gives up.
+    distinguishes a missing end marker from missing pixels, and so does one that libjpeg gives up. A damaged file is
+    decoded a second time only if the decoder is lenient.
     """
     height, width = (-(-side // scale) for side in stored)
     damage = ""
@@ -74,6 +77,8 @@ def decode_jpeg(data: bytes, mode: str, stored: tuple[int, int], scale: int) -> 
         if not is_warning(message) or NO_END in message:
             return None, ""
         damage = "" if is_harmless(message, data) else f"pixels are lost or wrong: {message}"
+        if damage and not lenient:
+            return None, damage
         try:
             pixels = simplejpeg.decode_jpeg(data, COLORS[mode], min_height=height, min_width=width, strict=False)
         except ValueError:  # of a warning about the header
@@ -158,7 +163,9 @@ class EncodedImage:
     def _samples(self, image: ImageFile, scale: int) -> Pixels:
         """As stored, with or without alpha: (H, W, 1 to 4)."""
         if self.header.format == "JPEG" and self.header.mode in COLORS:
-            quick, damage = decode_jpeg(self.data, self.header.mode, (image.height, image.width), scale)
+            quick, damage = decode_jpeg(
+                self.data, self.header.mode, (image.height, image.width), scale, self.decoding.lenient
+            )
             if quick is not None and not damage and "progressive" in image.info:
                 damage = missing_scans(self.data)
             self._report(damage)

@@ -175,7 +175,7 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
     _check(size, channels, name, decoding)
     if image is not None:
         with _budget(name):
-            memory = decode_memory(image, data, mode)
+            memory = decode_memory(image, data, mode, decoding.pixel_limit / MAX_PIXELS)
         _check_memory(memory, data, name, decoding)
     return Header(kind, size, mode, orientation), image, memory
 

@@ -71,9 +71,10 @@ def examine(store: Store, item: Item, decoding: Decoding = DEFAULT, decode: Imag
 
 def _decode(data: bytes, name: str, decoding: Decoding, decode: ImageDecoder) -> ImageInfo:
     damages: list[str] = []
-    native = native_decoding(data, name, decoding)
-    header, pixels = decode(data, name, native, lambda _: MIN_SIZE, lambda _, damage: damages.append(damage))
-    picture = to_rgb_image(pixels)
+    native = native_decoding(data, name, decoding).model_copy(update={"jpeg_scale": "smallest"})
+    decoded = decode(data, name, native, lambda _: MIN_SIZE, lambda _, damage: damages.append(damage))
+    header, picture = decoded.header, to_rgb_image(decoded.pixels)
+    del decoded  # of a large image, before the next copy
     contrast = int(np.diff(np.array(picture.getextrema())).max())  # much faster in Pillow than in NumPy
     thumbnail = picture.resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
     digest = hashlib.blake2b(data, digest_size=16).digest()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitral.core.config import Size
 from vitral.core.imports import is_imported
-from vitral.data.decoding.pixels import Pixels
+from vitral.data.decoding.pixels import Pixels, bands
 from vitral.data.transforms.crop import CropBatch, CropPlan, Filter
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def resize_with_numpy(pixels: Pixels, size: Size, filter: Filter) -> Pixels:
     """What `resize` gives, without torch."""
     if pixels.shape[1] != size.width:
         taps = resize_taps(pixels.shape[1], size.width, filter)
-        pixels = _resize_lines(pixels.swapaxes(0, 1), taps).swapaxes(0, 1)
+        narrow = np.empty((pixels.shape[0], size.width, pixels.shape[2]), dtype=np.uint8)
+        for rows in bands(*pixels.shape[:2]):  # the whole of a large image would be copied
+            narrow[rows] = _resize_lines(pixels[rows].swapaxes(0, 1), taps).swapaxes(0, 1)
+        pixels = narrow
     if pixels.shape[0] != size.height:
         pixels = _resize_lines(pixels, resize_taps(pixels.shape[0], size.height, filter))
     return np.ascontiguousarray(pixels)
