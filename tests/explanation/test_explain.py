@@ -62,7 +62,10 @@ def test_every_model_shows_what_it_has_and_says_what_it_lacks(name: str, picture
     assert len(found.steps) >= 5
 
 
-@pytest.mark.parametrize("name", ["position-learned1d", "registers", "no-class-token", "pool-attention", "stem-hybrid"])
+PARTS = ["position-learned1d", "registers", "no-class-token", "pool-attention", "stem-hybrid", "stem-convolutions"]
+
+
+@pytest.mark.parametrize("name", PARTS)
 def test_numbers_are_the_models_own(name: str, picture: Path) -> None:
     model = loaded(VITS[name])
     image = model.bundle.preprocessing.tensor(picture.read_bytes(), "bee.png")  # (1, C, H, W)

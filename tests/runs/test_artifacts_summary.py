@@ -7,7 +7,7 @@ from vitral.runs.artifacts import summarize_recipe
 def test_the_papers_recipe_in_a_few_words() -> None:
     facts = dict(summarize_recipe(Recipe(name="paper")))
     assert facts["recipe"] == "paper"
-    assert facts["model"] == "ViT, 12 layers of width 768, patches of 16x16, images of 224x224"
+    assert facts["model"] == "ViT, 12 layers of width 768, patches of 16x16 pixels, images of 224x224"
     assert facts["start"] == "random weights, seed 0"
     assert facts["fine-tuning"] == "full"
     assert facts["task"] == "classify, softmax loss, mixing none"

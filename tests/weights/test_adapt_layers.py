@@ -8,18 +8,21 @@ from tests.models.variants import VARIANTS, small
 from tests.weights.bundles import loaded, tensors_of
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.models import Axial, Hybrid, Learned1d, Patches, Resnet, Vit
+from vitral.models import Axial, Hybrid, Learned1d, Resnet, Vit
 from vitral.weights.adapt import adapt, adapt_channels, adapt_kernel, load_pretrained, select_layers
 
 STEMS: dict[str, Vit | Resnet] = {
     "patches": small(),
     "hybrid": small(stem=Hybrid(layers=(1, 1), root=32)),
+    "convolutions": VARIANTS["stem-convolutions"],
+    "overlapping": VARIANTS["stem-overlapping_patches"],
     "resnet": VARIANTS["resnet"],
 }
 
 
-@pytest.mark.parametrize("config", [STEMS["patches"]], ids=["patches"])
-def test_a_gray_image_is_answered_as_three_equal_channels_were(config: Vit) -> None:
+@pytest.mark.parametrize("name", ["patches", "convolutions", "overlapping"])
+def test_a_gray_image_is_answered_as_three_equal_channels_were(name: str) -> None:
+    config = STEMS[name]
     source = loaded(config)
     gray = torch.randn(2, 1, *config.image_size)
     found = adapt(source, channels=1)
@@ -45,8 +48,8 @@ def test_repeated_channels_let_as_much_through() -> None:
     assert torch.equal(adapt_kernel(kernel, 1)[:, 0], kernel.sum(dim=1))
 
 
-def test_a_norm_over_all_channels_takes_no_others() -> None:
-    config = small(stem=Patches(patch=Size(8, 8), norm="both"))
+@pytest.mark.parametrize("config", [VARIANTS["patch-norms"], VARIANTS["stem-shifted_patches"]])
+def test_a_norm_over_all_channels_takes_no_others(config: Vit) -> None:
     with raises("config.unsupported", "channels"):
         adapt_channels(tensors_of(config), config, 1)
 

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from vitral.explanation.explanation import Array
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout, Model
-from vitral.models.embed import HybridStem, PatchStem, linear_to_kernel
+from vitral.models.embed import (
+    SHIFTS,
+    ConvolutionStem,
+    HybridStem,
+    OverlappingStem,
+    PatchStem,
+    ShiftedStem,
+    linear_to_kernel,
+)
 from vitral.models.position import (
     AdditivePosition,
     AttentionPosition,
@@ -79,6 +87,13 @@ def first_kernel(model: Model) -> Tensor:
         conv = stem.body.root[0]
         assert isinstance(conv, StdConv2d)
         return standardize(conv.weight, conv.how)
+    if isinstance(stem, ConvolutionStem):
+        return stem.get_parameter("layers.0.conv.weight")
+    if isinstance(stem, OverlappingStem):
+        return stem.project.weight
+    if isinstance(stem, ShiftedStem):  # the filters of the image that is not shifted
+        scale = getattr(stem.before, "weight", torch.ones(()))
+        return linear_to_kernel((stem.project.weight * scale).chunk(SHIFTS, dim=1)[0], stem.patch)
     assert isinstance(stem, PatchStem)
     weight = stem.project.weight  # (D, C h w)
     if isinstance(stem.before, nn.LayerNorm):

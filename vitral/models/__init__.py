@@ -12,7 +12,7 @@ from vitral.models.block import (
     PreNorm,
     ResidualPostNorm,
 )
-from vitral.models.embed import Hybrid, Patches
+from vitral.models.embed import Convolutions, Hybrid, OverlappingPatches, Patches, ShiftedPatches
 from vitral.models.head import DistilledHead, LinearHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, BigVision, Normal, Zeros
@@ -54,6 +54,7 @@ __all__ = [
     "ClassMeanPool",
     "ClassPool",
     "Combined",
+    "Convolutions",
     "DistilledHead",
     "DistilledPool",
     "Features",
@@ -77,6 +78,7 @@ __all__ = [
     "NoHead",
     "NoPosition",
     "Normal",
+    "OverlappingPatches",
     "Parallel",
     "Patches",
     "Pooling",
@@ -95,6 +97,7 @@ __all__ = [
     "Rope2d",
     "RopeAxial",
     "RopeMixed",
+    "ShiftedPatches",
     "SinCos1d",
     "SinCos2d",
     "SwiGlu",

@@ -1,16 +1,19 @@
-"""Patch embedding (eq. 1), of pixels or of a ResNet's feature map (the hybrid of section 3.1).
+"""Patch embedding (eq. 1), of pixels, of convolutions or of a ResNet's feature map (the hybrid of section 3.1).
 
-B images, C channels, N = R x S patches of P x Q pixels, D width.
+B images, C channels, N = R x S patches of P x Q pixels, D width, c channels of a convolution.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
+import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
+from vitral.models.activation import ActivationName, activate
 from vitral.models.base import BuildContext, Grid, patch_grid
 from vitral.models.init import BaseInit, InitModule
 from vitral.models.resnet import BaseResnet, Layers, ResnetBody
@@ -144,4 +147,231 @@ class HybridStem(InitModule):
         return self.project(cut_patches(self.body(images), self.patch))  # (B, N, D)
 
 
-StemConfig = Annotated[Patches | Hybrid, OpenUnion()]
+class OverlappingPatches(Config):
+    """A linear map of patches that overlap, since they are larger than the stride between them.
+
+        z_i = E x_i + b,    x_i: the P x Q pixels around the i-th cell of `stride` pixels
+
+    Pixels outside of the image are zeros. A token belongs to its cell, which is the middle of its patch.
+    """
+
+    kind: Literal["overlapping_patches"] = "overlapping_patches"
+    patch: Size = Size(24, 24)
+    stride: Size = Size(16, 16)
+
+    @model_validator(mode="after")
+    def patches_overlap(self) -> Self:
+        if self.patch.height < self.stride.height or self.patch.width < self.stride.width:
+            message = f"patches of {self.patch} leave out pixels at a stride of {self.stride}"
+            hint = f"use a stride of at most {self.patch}"
+            raise ConfigError(message, code="config.conflict", where="stride", hint=hint)
+        return self
+
+    def grid(self, image: Size) -> Grid:
+        return patch_grid(image, self.stride, "cells")
+
+    def token_size(self) -> Size:
+        return self.stride
+
+    def check(self, width: int) -> None:
+        """Any width is supported."""
+
+    def build(self, channels: int, context: BuildContext) -> "OverlappingStem":
+        return OverlappingStem(self, channels, context)
+
+
+class OverlappingStem(InitModule):
+    """Images (B, C, H, W) to patch tokens (B, N, D)."""
+
+    def __init__(self, config: OverlappingPatches, channels: int, context: BuildContext) -> None:
+        super().__init__()
+        down, right = (side - step for side, step in zip(config.patch, config.stride, strict=True))
+        self.margin = (right // 2, right - right // 2, down // 2, down - down // 2)
+        self.project = nn.Conv2d(channels, context.width, config.patch, config.stride)
+
+    def initialize(self, init: BaseInit) -> None:
+        initialize_convolution(init, self.project)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(F.pad(images, self.margin)).flatten(2).mT  # (B, N, D)
+
+
+class ShiftedPatches(Config):
+    """Shifted patch tokenization (arXiv 2112.13492): a patch sees half of its neighbors.
+
+        z_i = E LN([x_i; s_1(x)_i; s_2(x)_i; s_3(x)_i; s_4(x)_i]) + b
+
+    s_k shifts the image by half a patch to the upper left, upper right, lower left and lower right, with zeros where
+    no pixels are.
+    """
+
+    kind: Literal["shifted_patches"] = "shifted_patches"
+    patch: Size = Size(16, 16)
+
+    def grid(self, image: Size) -> Grid:
+        return patch_grid(image, self.patch)
+
+    def token_size(self) -> Size:
+        return self.patch
+
+    def check(self, width: int) -> None:
+        """Any width is supported."""
+
+    def build(self, channels: int, context: BuildContext) -> "ShiftedStem":
+        return ShiftedStem(self, channels, context)
+
+
+SHIFTS = 5  # the image, and four shifts of it
+
+
+def shift_images(images: Tensor, patch: Size) -> Tensor:
+    """The images (B, C, H, W) and their four shifts by half a patch."""
+    (height, width), (down, right) = images.shape[2:], (patch.height // 2, patch.width // 2)
+    padded = F.pad(images, (right, right, down, down))  # (B, C, H + 2 down, W + 2 right)
+    corners = [(2 * down, 2 * right), (2 * down, 0), (0, 2 * right), (0, 0)]
+    shifted = [padded[:, :, top : top + height, left : left + width] for top, left in corners]
+    return torch.cat([images, *shifted], dim=1)  # (B, 5 C, H, W)
+
+
+class ShiftedStem(InitModule):
+    """Images (B, C, H, W) to patch tokens (B, N, D)."""
+
+    def __init__(self, config: ShiftedPatches, channels: int, context: BuildContext) -> None:
+        super().__init__()
+        self.patch = config.patch
+        pixels = SHIFTS * channels * config.patch.height * config.patch.width
+        self.before = context.build_norm(pixels)
+        self.project = nn.Linear(pixels, context.width)
+
+    def initialize(self, init: BaseInit) -> None:
+        init.dense(self.project)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = cut_patches(shift_images(images, self.patch), self.patch)  # (B, N, 5 C P Q)
+        return self.project(self.before(patches))  # (B, N, D)
+
+
+class Convolutions(Config):
+    """Early convolutions (arXiv 2106.14881): 3x3 convolutions of stride 2, then a linear map to the width.
+
+        x_k = activation(LN(W_k * x_k-1)), each half as high and wide;    z_i = E x_K,i + b
+
+    LN, the norm of the model, is over the channels of a position. The paper has BatchNorm, which would make a step
+    depend on how its batch is split into processes and microbatches. A token sees twice the height and width of its
+    cell, with the cell in the middle.
+    """
+
+    kind: Literal["convolutions"] = "convolutions"
+    widths: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (48, 96, 192, 384)
+    activation: ActivationName = "relu"
+
+    @model_validator(mode="after")
+    def cells_have_a_size(self) -> Self:
+        if not 1 <= len(self.widths) <= MAX_CONVOLUTIONS:
+            message = f"expected 1 to {MAX_CONVOLUTIONS} convolutions, got {len(self.widths)}"
+            hint = "give the channels of each, such as [48, 96, 192, 384]"
+            raise ConfigError(message, code="config.out_of_range", where="widths", hint=hint)
+        return self
+
+    @property
+    def patch(self) -> Size:
+        """The cell of a token."""
+        return self.token_size()
+
+    def grid(self, image: Size) -> Grid:
+        return patch_grid(image, self.token_size(), "cells of the convolutions")
+
+    def token_size(self) -> Size:
+        return Size(2 ** len(self.widths), 2 ** len(self.widths))
+
+    def check(self, width: int) -> None:
+        """Any width is supported."""
+
+    def build(self, channels: int, context: BuildContext) -> "ConvolutionStem":
+        return ConvolutionStem(self, channels, context)
+
+
+MAX_CONVOLUTIONS = 8
+
+
+class ConvolutionLayer(InitModule):
+    """A convolution, a norm over its channels and an activation: (B, c, H, W) to (B, c', H / 2, W / 2).
+
+    All layers but the last pad above and left, the last below and right, so that a token sees as far on either side of
+    its cell.
+    """
+
+    def __init__(self, inputs: int, norm: nn.Module, width: int, activation: ActivationName, last: bool) -> None:
+        super().__init__()
+        self.activation = activation
+        self.margin = (0, 1, 0, 1) if last else (1, 0, 1, 0)
+        self.conv = nn.Conv2d(inputs, width, 3, stride=2, bias=False)
+        self.norm = norm
+
+    def initialize(self, init: BaseInit) -> None:
+        initialize_convolution(init, self.conv)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(self.conv(F.pad(x, self.margin)).permute(0, 2, 3, 1))  # (B, H / 2, W / 2, c')
+        return activate(normed, self.activation).permute(0, 3, 1, 2)
+
+
+class ConvolutionStem(InitModule):
+    """Images (B, C, H, W) to patch tokens (B, N, D)."""
+
+    def __init__(self, config: Convolutions, channels: int, context: BuildContext) -> None:
+        super().__init__()
+        inputs, last = (channels, *config.widths), len(config.widths) - 1
+        self.layers = nn.Sequential(
+            *(
+                ConvolutionLayer(inputs[index], context.build_norm(width), width, config.activation, index == last)
+                for index, width in enumerate(config.widths)
+            )
+        )
+        self.project = nn.Linear(config.widths[-1], context.width)
+
+    def initialize(self, init: BaseInit) -> None:
+        init.dense(self.project)
+
+    def forward(self, images: Tensor) -> Tensor:
+        cells = self.layers(images)  # (B, c, R, S)
+        return self.project(cells.flatten(2).mT)  # (B, N, D)
+
+
+def initialize_convolution(init: BaseInit, convolution: nn.Conv2d) -> None:
+    init.convolution(convolution.weight)
+    if convolution.bias is not None:
+        nn.init.zeros_(convolution.bias)
+
+
+StemConfig = Annotated[Patches | Hybrid | Convolutions | OverlappingPatches | ShiftedPatches, OpenUnion()]
+
+
+def describe_stem(stem: StemConfig) -> str:
+    """What a token is made from: `patches of 16x16 pixels`."""
+    match stem:
+        case Patches():
+            return f"patches of {stem.patch} pixels"
+        case Hybrid():
+            return f"patches of {stem.patch} positions of a ResNet feature map"
+        case Convolutions():
+            return f"cells of {stem.token_size()} pixels, by {len(stem.widths)} convolutions of stride 2"
+        case OverlappingPatches():
+            return f"patches of {stem.patch} pixels that overlap, at a stride of {stem.stride}"
+        case ShiftedPatches():
+            return f"patches of {stem.patch} pixels of the image and of four shifts of it"
+        case _:
+            return f"{stem.kind} of {stem.token_size()} pixels"
+
+
+def projected_values(stem: StemConfig, channels: int) -> int:
+    """How many numbers of an image with so many channels the last linear map of a stem makes one token from."""
+    match stem:
+        case Hybrid():
+            return stem.pixels()
+        case Convolutions():
+            return stem.widths[-1]
+        case ShiftedPatches():
+            return SHIFTS * channels * stem.patch.height * stem.patch.width
+        case _:
+            return channels * stem.patch.height * stem.patch.width

@@ -12,6 +12,7 @@ from vitral.data.samples import SPLITS
 from vitral.evaluation.accuracy import Interval, compute_accuracy, compute_calibration, wilson_interval
 from vitral.evaluation.subject import predict
 from vitral.explanation.walkthrough.describe import multiply_adds
+from vitral.models.embed import describe_stem
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, PlannedSteps, Recipe, Steps, TimeLimit
@@ -62,7 +63,7 @@ def describe_part(part: ModelConfig | FinetuneConfig | TaskConfig | LengthConfig
     """The kind of a part of a recipe, with its main settings."""
     match part:
         case Vit():
-            text = f"ViT, {part.depth} layers of width {part.width}, patches of {part.stem.patch}"
+            text = f"ViT, {part.depth} layers of width {part.width}, {describe_stem(part.stem)}"
         case Resnet():
             text = f"ResNet, stages of {', '.join(map(str, part.layers))}"
         case LastLayers():

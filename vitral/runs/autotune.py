@@ -12,6 +12,7 @@ from vitral.core.config import override
 from vitral.core.machine import available_memory, other_running_threads
 from vitral.data.samples import Samples
 from vitral.html.page import plural
+from vitral.models.embed import Patches
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe
 from vitral.runs.build import build_eval_loader, build_run, build_task, cache_bytes, first_split, local_processes
@@ -62,9 +63,9 @@ def fit_memory(recipe: Recipe, samples: Samples, group: ProcessGroup) -> Recipe:
 
 
 def estimate_bytes(recipe: Recipe, rows: int) -> float:
-    """A rough upper bound of the bytes of a step, without running the model; infinite for a ResNet."""
+    """A rough upper bound of the bytes of a step, without running the model; infinite for other than plain patches."""
     model = recipe.model
-    if not isinstance(model, Vit):
+    if not isinstance(model, Vit) or not isinstance(model.stem, Patches):
         return float("inf")
     tokens = model.layout(model.image_size).length()
     ends = model.channels * model.stem.patch.height * model.stem.patch.width + MAX_OUTPUTS

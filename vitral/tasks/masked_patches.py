@@ -190,8 +190,8 @@ class MaskedPatches(BaseTask):
         The normalization is that of the images; it is undone to compute colors. Pool and head are frozen.
         """
         if not isinstance(model, VisionTransformer) or not isinstance(model.config.stem, Patches):
-            stem = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
-            message = f"masked patch prediction needs a model with plain patches, got a {stem}"
+            found = f"the stem {model.config.stem.kind}" if isinstance(model, VisionTransformer) else "a ResNet"
+            message = f"masked patch prediction needs a model with plain patches, got {found}"
             raise ConfigError(message, code="config.unsupported", where="task", hint="choose a model such as S/16")
         check_patch_count(model.config.stem.grid(model.config.image_size))
         self.target.check(model.config.channels, model.config.stem.patch)

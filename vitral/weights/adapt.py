@@ -16,7 +16,7 @@ from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Model, find_mismatches, raise_mismatches
-from vitral.models.embed import Patches, kernel_to_linear, linear_to_kernel
+from vitral.models.embed import Patches, ShiftedPatches, kernel_to_linear, linear_to_kernel
 from vitral.models.head import Classifier, HeadConfig, NoHead
 from vitral.models.init import Original
 from vitral.models.pool import AttentionPool
@@ -66,19 +66,30 @@ def check_windows(layers: Sequence[int], model: Vit) -> None:
             raise ConfigError(message, code="config.conflict", where="layers", hint=hint)
 
 
+# Of the stems whose first layer is a convolution of the image.
+FIRST_KERNELS = {
+    "hybrid": "stem.body.root.0.weight",
+    "convolutions": "stem.layers.0.conv.weight",
+    "overlapping_patches": "stem.project.weight",
+}
+
+
 def adapt_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: int) -> dict[str, Tensor]:
     """The weights of the first layer for another number of channels.
 
     One channel is the sum of the old ones, so a gray image gives what three equal channels gave. More channels repeat
     the old ones in turn, scaled to keep the magnitude (as in timm).
     """
-    if isinstance(old, Vit) and isinstance(old.stem, Patches):
-        if old.stem.norm == "both":
-            message, hint = "the norm before the patch embedding spans all channels", f"keep {old.channels}"
-            raise ConfigError(message, code="config.unsupported", where="channels", hint=hint)
+    if isinstance(old, Resnet):
+        name = "body.root.0.weight"
+    elif isinstance(old.stem, ShiftedPatches) or (isinstance(old.stem, Patches) and old.stem.norm == "both"):
+        message, hint = "the norm before the patch embedding spans all channels", f"keep {old.channels}"
+        raise ConfigError(message, code="config.unsupported", where="channels", hint=hint)
+    elif isinstance(old.stem, Patches):
         name, kernel = "stem.project.weight", weights["stem.project.weight"].unflatten(1, (old.channels, -1))
         return {name: adapt_kernel(kernel, channels).flatten(1)}  # (D, C P Q)
-    name = "stem.body.root.0.weight" if isinstance(old, Vit) else "body.root.0.weight"
+    else:
+        name = FIRST_KERNELS[old.stem.kind]
     return {name: adapt_kernel(weights[name], channels)}
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.attention import BaseAttention
-from vitral.models.embed import Hybrid
+from vitral.models.embed import describe_stem
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
@@ -109,11 +109,10 @@ def architecture(model: Vit | Resnet) -> str:
     if isinstance(model, Resnet):
         units = ", ".join(map(str, model.layers))
         return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image_size} images"
-    stem = "positions of a ResNet feature map" if isinstance(model.stem, Hybrid) else "pixels"
     heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, BaseAttention) else f", {model.mixer.kind} mixer"
     return (
         f"A Vision Transformer (arXiv 2010.11929): {model.depth} layers of width {model.width}{heads}, "
-        f"{model.layout(model.image_size).grid} patches of {model.stem.patch} {stem}, for {model.image_size} images"
+        f"{model.layout(model.image_size).grid} {describe_stem(model.stem)}, for {model.image_size} images"
     )
 
 

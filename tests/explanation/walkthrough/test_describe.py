@@ -105,7 +105,16 @@ def test_every_block_is_in_one_row(depth: int, names: list[str]) -> None:
 SUMMED = {
     **{
         name: VARIANTS[name]
-        for name in ("stem-hybrid", "block-post", "mixer-axial", "mixer-pooling", "position-relative2d", "resnet")
+        for name in (
+            "stem-hybrid",
+            "stem-convolutions",
+            "stem-shifted_patches",
+            "block-post",
+            "mixer-axial",
+            "mixer-pooling",
+            "position-relative2d",
+            "resnet",
+        )
     },
     **{name: VARIANTS[name] for name in ("pool-attention", "learned1d-layers", "memory-recompute", "registers")},
     "dropout and scale": small(

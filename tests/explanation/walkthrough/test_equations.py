@@ -38,7 +38,7 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     length = config.layout(config.image_size).length()
     assert f"z: {length} x {config.width}" in shapes
     if "stem.project.weight" in weights:
-        width, numbers = weights["stem.project.weight"].shape
+        width, numbers = weights["stem.project.weight"].flatten(1).shape  # a convolution has a kernel
         assert f", {numbers} numbers each, E: {numbers} x {width}" in shapes
     else:
         assert "E:" not in shapes

@@ -68,7 +68,8 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
     found = walked(config)
     grid, layout = config.stem.grid(config.image_size), config.layout(config.image_size)
     inside = dict(config.build_empty().named_parameters())
-    numbers = inside["stem.project.weight"].shape[1] if "stem.project.weight" in inside else config.width
+    project = inside.get("stem.project.weight")
+    numbers = config.width if project is None else project[0].numel()
     assert by_title(found, "cut into patches").shape == f"{grid.cells()} x {numbers}"
     sequence = by_title(found, "sequence of tokens")
     assert sequence.shape == f"{layout.length()} x {config.width}"

@@ -16,6 +16,9 @@ from vitral.inference.engines.compiled import Compiled
 PARTS = (
     "stem-patches",
     "stem-hybrid",
+    "stem-convolutions",
+    "stem-overlapping_patches",
+    "stem-shifted_patches",
     "patch-norms",
     "position-relative2d",
     "position-rope2d",

@@ -55,8 +55,11 @@ def test_a_graph_is_for_the_images_that_the_preprocessing_makes(name: str) -> No
     assert abs(graph(torch.from_numpy(images)).numpy() - truth(other, images)).max() < NEAR
 
 
+KINDS = ["stem-patches", "stem-hybrid", "stem-convolutions", "patch-norms", "scale-layer_scale", "query-key-norm"]
+
+
 @pytest.mark.parametrize("make", [build_graph, build_graph_sharing_weights])
-@pytest.mark.parametrize("name", ["stem-patches", "stem-hybrid", "patch-norms", "scale-layer_scale", "query-key-norm"])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_graph_leaves_its_model_as_it_was(name: str, make: Callable[[LoadedModel], Graph]) -> None:
     source = loaded(VARIANTS[name])
     before = {name: weight.clone() for name, weight in source.model.state_dict().items()}
@@ -68,7 +71,7 @@ def test_a_graph_leaves_its_model_as_it_was(name: str, make: Callable[[LoadedMod
     assert all(weight.requires_grad for weight in source.model.parameters())
 
 
-@pytest.mark.parametrize("name", ["stem-patches", "stem-hybrid", "patch-norms", "scale-layer_scale", "query-key-norm"])
+@pytest.mark.parametrize("name", KINDS)
 def test_a_model_that_changes_changes_no_graph(name: str) -> None:
     source = loaded(VARIANTS[name])
     images = torch.from_numpy(pixels(source))

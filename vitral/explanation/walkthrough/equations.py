@@ -3,6 +3,7 @@
 from vitral.core.config import Config
 from vitral.models import Axial, Hybrid, Local, Resnet, Vit
 from vitral.models.attention import BaseAttention
+from vitral.models.embed import describe_stem, projected_values
 from vitral.models.head import DistilledHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import SwiGlu
 from vitral.models.pool import NormedPool
@@ -37,11 +38,8 @@ def resnet_equations(config: Resnet) -> tuple[str, ...]:
 
 def embedding_equations(config: Vit) -> tuple[str, ...]:
     grid, stem, layout = config.stem.grid(config.image_size), config.stem, config.layout(config.image_size)
-    if isinstance(stem, Hybrid):
-        source, numbers, projected = f"patches of {stem.patch} cells of a ResNet's map", stem.pixels(), stem.project
-    else:
-        numbers = config.channels * stem.patch.height * stem.patch.width
-        source, projected = f"patches of {stem.patch} pixels", True
+    numbers, projected = projected_values(stem, config.channels), not isinstance(stem, Hybrid) or stem.project
+    source = f"patches of {stem.patch} cells of a ResNet's map" if isinstance(stem, Hybrid) else describe_stem(stem)
     tokens = ["x_class"] * layout.cls + ellipsis_terms("r_{}", layout.registers)
     tokens += ellipsis_terms("x_{} E" if projected else "x_{}", grid.cells())
     added = config.position.applies_to == "tokens" or isinstance(config.position, Combined)

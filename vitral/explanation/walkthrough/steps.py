@@ -23,7 +23,7 @@ from vitral.explanation.trace import Trace, fit_to_patches, mean_norm, record_ou
 from vitral.explanation.walkthrough import equations
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Grid, Model
-from vitral.models.embed import Hybrid, HybridStem
+from vitral.models.embed import Hybrid, HybridStem, Patches, describe_stem, projected_values
 from vitral.models.resnet import ResidualNetwork, ResnetBody
 from vitral.models.vit import VisionTransformer, Vit
 
@@ -159,7 +159,13 @@ def patches_step(walk: Walkthrough) -> Step:
             "The image shows which part each patch covers."
         )
         return Step("The feature map is cut into patches", "", text, format_shape(cells, count), (), pictures)
-    count = walk.config.channels * stem.patch.height * stem.patch.width
+    count = projected_values(stem, walk.config.channels)
+    if not isinstance(stem, Patches):
+        text = (
+            f"{grid} = {cells} {describe_stem(stem)}, each as {count} numbers. "
+            "The image shows the part that each token belongs to; a token also sees pixels around it."
+        )
+        return Step("The image is cut into patches", "", text, format_shape(cells, count), (), pictures)
     text = (
         f"{grid} = {cells} patches of {format_shape(*stem.patch)} pixels. Each is flattened to {count} numbers, "
         "one channel after the other; the strips below are the patches in the frames of the same color."

@@ -229,9 +229,19 @@ def repeat_interleave(g: OnnxBuilder, result: Tensor, x: Tensor, count: int, dim
     return g.node("Reshape", copies, g.ints(-1, *x.shape[1:]))
 
 
-def conv2d(g: OnnxBuilder, result: Tensor, x: Tensor, weight: Tensor, stride: int) -> str:
-    kernel = g.constant(weight, "weight")
-    return g.node("Conv", x, kernel, strides=[stride, stride], kernel_shape=list(weight.shape[2:]))
+def conv2d(
+    g: OnnxBuilder,
+    result: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    *options: Any,
+) -> str:
+    assert options in {(), ((0, 0), (1, 1), 1)}, "no padding, dilation or groups"
+    steps = (stride, stride) if isinstance(stride, int) else stride
+    kernel, shift = g.constant(weight, "weight"), () if bias is None else (g.constant(bias, "bias"),)
+    return g.node("Conv", x, kernel, *shift, strides=list(steps), kernel_shape=list(weight.shape[2:]))
 
 
 def max_pool2d(g: OnnxBuilder, result: Tensor, x: Tensor, kernel: int, stride: int, *_: Any, **__: Any) -> str:
