@@ -8,6 +8,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import parse_numbers, progress_bar, verb
 from vitral.cli.terminal.completion import BENCH_ENGINES, MODELS, complete_list
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 PEERS_HELP = (
@@ -45,4 +46,4 @@ def bench(
     compared = [*runner.own_engines(names), *(runner.peer_engines() if peers else ())]
     plan = runner.BenchPlan(model_names, sizes, compared, threads, runner.Duration(rounds))
     result = runner.bench(plan, progress_bar)
-    typer.echo(result.to_json() if json else runner.format_bench(result))
+    echo(result.to_json() if json else runner.format_bench(result))

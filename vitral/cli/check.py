@@ -8,6 +8,7 @@ import typer
 from vitral.cli.terminal import options
 from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import DataError
 
 HTML_HELP = "Also write a page, such as check.html, that shows the images with problems."
@@ -53,7 +54,7 @@ def check(  # noqa: PLR0913, PLR0917, one parameter per option
     isolation = Isolation(processes=max(workers, 1)) if isolate else None
     diagnosis = check_request(RunRequest(data, None, recipe, model, settings), workers, isolation)
     if json:
-        typer.echo(dumps(diagnosis_to_dict(diagnosis), indent=2))
+        echo(dumps(diagnosis_to_dict(diagnosis), indent=2))
     else:
         print_report(format_report(diagnosis), Console())
     if html:  # last, so that the report is printed even if the page cannot be written

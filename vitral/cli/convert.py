@@ -9,6 +9,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import parse_numbers, verb
 from vitral.cli.terminal.completion import LIBRARIES, complete_from, complete_weights
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError, format_choices
 
 log = logging.getLogger("vitral")
@@ -92,6 +93,6 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     )
     for line in (*result.messages, *result.certificate.lines()):
         log.info(line)
-    typer.echo(result.folder)
+    echo(result.folder)
     if push:
         push_to_hub(result.folder, push, private=private)

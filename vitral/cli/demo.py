@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from vitral.cli.terminal.app import program, verb
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.cli.train import show_run
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def demo(out: Annotated[str, option("FOLDER", "New run folder.", "runs/sample")]
     run = train("sample", recipe="sample", out=out)
     if run.signal:
         show_run(run)
-    typer.echo(format_demo(run))
+    echo(format_demo(run))
 
 
 def format_demo(run: "Run") -> str:

@@ -11,6 +11,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import MODELS, complete_name_or_path
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def describe(
     description = described(opened.loaded.bundle.model if opened else _named(name), size | parse_settings(set_))
     if opened:
         description = description.model_copy(update={"files": opened.files})
-    typer.echo(description.to_json() if json else description)
+    echo(description.to_json() if json else description)
 
 
 def _named(name: str) -> "Vit | Resnet":

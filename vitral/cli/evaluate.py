@@ -9,6 +9,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.completion import EVALUATORS, SPLITS, complete_from, complete_list
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
@@ -58,6 +59,6 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     for note in evaluation.notes:
         log.info(note)
     if json:
-        typer.echo(evaluation.to_json())
+        echo(evaluation.to_json())
     else:
         print_evaluation(format_evaluation(evaluation), Console())

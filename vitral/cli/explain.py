@@ -11,6 +11,7 @@ import typer
 from vitral.cli.terminal import options
 from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError, DataError, format_choices
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ def explain(
             images=tuple(map(summarize, explanations)),
             errors=tuple(map(str, errors)),
         )
-        typer.echo(summary.to_json())
+        echo(summary.to_json())
     else:
-        typer.echo(page)
+        echo(page)
     if errors:
         raise typer.Exit(DataError.exit_code)
 

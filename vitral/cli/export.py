@@ -9,6 +9,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import EXPORT_FORMATS, complete_from
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import format_choices
 
 log = logging.getLogger("vitral")
@@ -58,4 +59,4 @@ def export(  # noqa: PLR0913, PLR0917, one parameter per option
     quantization = metadata.quantization.lines() if metadata.quantization else ()
     for line in (*result.messages, *quantization, *metadata.certificate.lines(), runner):
         log.info(line)
-    typer.echo(result.folder)
+    echo(result.folder)

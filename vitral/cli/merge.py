@@ -9,6 +9,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.completion import SPLITS, complete_from, complete_weights
 from vitral.cli.terminal.options import complete_data, option
+from vitral.cli.terminal.text import echo
 
 log = logging.getLogger("vitral")
 
@@ -49,4 +50,4 @@ def merge(  # noqa: PLR0913, PLR0917, one parameter per option
     result = merge_models(models, out, **settings, progress=progress_bar)
     for line in (*result.notes, *str(result).splitlines()):
         log.info(line)
-    typer.echo(result.to_json() if json else out)
+    echo(result.to_json() if json else out)

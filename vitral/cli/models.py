@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitral.cli.terminal.app import verb
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def models(
         }
         from json import dumps  # after --help, which does not need it
 
-        typer.echo(dumps(tables, indent=2))
+        echo(dumps(tables, indent=2))
         return
     sections = []
     if names:
@@ -67,7 +68,7 @@ def models(
         more = "" if pretrained else "vitral models --pretrained shows the hub ids."
         body = _weights_table(weights, hub_ids=pretrained)
         sections.append(_section("Published weights", "--weights NAME, vitral.load(NAME)", body, more))
-    typer.echo("\n\n".join(sections))
+    echo("\n\n".join(sections))
 
 
 def _matches(pattern: str, *texts: str) -> bool:

@@ -8,6 +8,7 @@ import typer
 from vitral.cli.terminal import options
 from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 
 log = logging.getLogger("vitral")
 
@@ -36,4 +37,4 @@ def pack(
         index = packed(samples, out, most, advance)
     size = sum(shard.bytes for shard in index.shards)
     log.info(f"packed {len(samples.items):,} images into {len(index.shards):,} shards of {size / 1e6:,.1f} MB in all")
-    typer.echo(out)
+    echo(out)

@@ -9,6 +9,7 @@ import typer
 from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import complete_weights
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
@@ -35,7 +36,7 @@ def sign(
         from vitral.core.signature import create_key
 
         path = Path(new_key).expanduser()
-        typer.echo(create_key(path))
+        echo(create_key(path))
         log.info(f"keep {path} to yourself, and give the other file to those who open what you sign")
         return
     for name, value in (("FOLDER", folder), ("--key", key)):
@@ -44,4 +45,4 @@ def sign(
             raise ConfigError(message, code="config.missing_value", where=name, hint=hint)
     from vitral.core.manifest import sign as sign_files
 
-    typer.echo(sign_files(folder, key))
+    echo(sign_files(folder, key))

@@ -8,6 +8,7 @@ import typer
 from vitral.cli.terminal import options
 from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
@@ -85,7 +86,7 @@ def sweep(  # noqa: PLR0913, PLR0917, one parameter per option
         done = run_sweep(create_sweep(sweep_path(out, data), plan), jobs)
     for line in done.summary():
         log.log(logging.ERROR if done.signal else logging.INFO, line)  # a stop is shown with --quiet, too
-    typer.echo(done.result.to_json() if json else str(done.result))
+    echo(done.result.to_json() if json else str(done.result))
     if done.signal:
         raise typer.Exit(128 + done.signal)
     if done.result.best is None:

@@ -12,6 +12,7 @@ from vitral.cli.terminal import options
 from vitral.cli.terminal.app import verb
 from vitral.cli.terminal.completion import complete_from
 from vitral.cli.terminal.options import option
+from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     else:
         request = RunRequest(data, None, recipe, model, settings)
         if print_recipe:
-            typer.echo(resolve(request).recipe.to_yaml(), nl=False)
+            echo(resolve(request).recipe.to_yaml(), nl=False)
         else:
             events = EventDispatcher(trackers=open_trackers(tracker or ()))
             show_run(train_request(request, out, time_limit, events, started))
@@ -124,7 +125,7 @@ def show_finished(out: str) -> None:
     """Log that there is nothing left to do, and print the folder."""
     if is_main_process():
         log.info("the run is finished")
-        typer.echo(os.path.expanduser(out))
+        echo(os.path.expanduser(out))
 
 
 def is_main_process() -> bool:
@@ -137,6 +138,6 @@ def show_run(run: "Run") -> None:
     if is_main_process():
         for line in run.summary():
             log.log(logging.ERROR if run.signal else logging.INFO, line)  # shown with --quiet, too
-        typer.echo(run.folder.path)
+        echo(run.folder.path)
     if run.signal:
         raise typer.Exit(128 + run.signal)

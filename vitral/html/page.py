@@ -15,6 +15,16 @@ def printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
+def printable_text(text: str) -> str:
+    """Text of several lines with control codes and broken Unicode escaped, except line breaks and tabs."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
+
+
+def _finalize(value: object) -> object:
+    """What a template shows for a value: no control codes. Markup is our own."""
+    return printable_text(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """`1 file`, `2,000 files`."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
@@ -36,6 +46,7 @@ def _environment(folder: Path) -> "Environment":
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_finalize,
     )
     environment.filters["printable"] = printable
     return environment

@@ -18,6 +18,7 @@ from typer.models import CommandInfo
 
 from vitral import __version__
 from vitral.cli.terminal.help import VERBS, WIDEST, Program, Verb
+from vitral.cli.terminal.text import PrintableFormatter, error_lines
 from vitral.cli.terminal.usage import usage_error
 from vitral.core.errors import ConfigError, VitralError
 
@@ -79,7 +80,9 @@ def vitral(
     require_signature: Annotated[str, typer.Option(metavar="FILE", help=SIGNATURE_HELP, show_default="none")] = "",
 ) -> None:
     """Train, explain, evaluate and export Vision Transformers."""
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler])
     log.setLevel(logging.ERROR if quiet else logging.INFO)
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub, also in worker processes
@@ -182,10 +185,10 @@ def _print_error(error: VitralError, where: str) -> None:
     from rich.text import Text
 
     console = Console(stderr=True)
-    console.print(Text(f"error[{error.code}]: {error.message}", style="red"), soft_wrap=True)
-    for label, part in (("where", where), ("hint", error.hint)):
-        if part:
-            console.print(Text(f"{label}: {part}"), soft_wrap=True)
+    first, *rest = error_lines(error.code, error.message, where, error.hint)
+    console.print(Text(first, style="red"), soft_wrap=True)
+    for line in rest:
+        console.print(Text(line), soft_wrap=True)
 
 
 def program() -> str:

@@ -31,6 +31,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from vitral.core.errors import ConfigError, VitralError
 from vitral.data.loading.sampler import SINGLE_PROCESS, World
+from vitral.html.page import printable_text
 from vitral.tasks.task import Outcome
 
 INTERVAL = 0.5  # seconds between two beats
@@ -108,7 +109,7 @@ class Heartbeat:
         if not self._closed.wait(EXIT_GRACE):  # the main thread is blocked in a collective
             error = self._error(self._end)
             lines = f"error[{error.code}]: {error.message}\nwhere: {error.where}\nhint: {error.hint}"
-            print(lines, file=sys.stderr, flush=True)
+            print(printable_text(lines), file=sys.stderr, flush=True)
             os._exit(error.exit_code)
 
 
