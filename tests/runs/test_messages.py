@@ -142,6 +142,7 @@ def test_commands_trust_the_classes_of_a_user_that_they_need(
     assert verbs == trusted
     assert not any("--trust" in command for _, command in next_commands(folder, recipe, samples))
     assert resume_command(folder, recipe, ["wandb"]) == "vitral train --resume runs/a --tracker wandb"
+    assert resume_command(folder, recipe, ["a; rm b"]).endswith(" --tracker 'a; rm b'")  # text of a file in the run
     assert resume_command(folder, own, ()) == "vitral train --resume runs/a --trust"
     data = override(recipe, {"data.path": "./birds.py:Birds"})
     assert data_arguments(data) == "./birds.py:Birds --trust"

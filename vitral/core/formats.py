@@ -5,6 +5,7 @@ has a format number; documents without one are of format 1. Renaming a field on 
 here, and files of every earlier format stay readable.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -139,6 +140,13 @@ def _with_absent(document: Any, names: Sequence[str], value: str) -> Any:
 def _format(document: dict[str, Any]) -> int:
     found = document.get("format", 1)
     return found if isinstance(found, int) else 1
+
+
+def install_hint(needed: object, own: str) -> str:
+    """What to do about a file of a later version. The version is text of that file: no other text becomes a command."""
+    if isinstance(needed, str) and re.fullmatch(r"[0-9]{1,6}(\.[0-9a-z]{1,12}){0,5}", needed):
+        return f"pip install 'vitral>={needed}' (this one is {own})"
+    return f"update vitral (this one is {own})"
 
 
 def upgrade_manifest(text: bytes) -> bytes:

@@ -18,7 +18,7 @@ from vitral.core.activation import Activation
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.files import read_file
-from vitral.core.formats import upgrade_json
+from vitral.core.formats import install_hint, upgrade_json
 from vitral.core.manifest import FileCheck, FileEntry, check_files
 from vitral.core.storage import wrap_read_errors
 from vitral.data.samples import format_names
@@ -288,7 +288,7 @@ def _check_format(data: Any, path: Path) -> None:
         raise WeightsError(message, code="weights.unknown_format", where=path, hint=hint)
     if found > FORMAT:
         message = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
-        hint = f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})"
+        hint = install_hint(data.get("vitral"), __version__)
         raise WeightsError(message, code="weights.newer_version", where=path, hint=hint)
 
 

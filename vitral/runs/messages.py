@@ -170,7 +170,7 @@ def trust_option(config: Config) -> str:
 
 def resume_command(folder: RunFolder, recipe: Recipe, trackers: Sequence[str]) -> str:
     """The command that resumes a run, with its trackers."""
-    options = "".join(f" --tracker {name}" for name in trackers) + _moved_data(folder, recipe)
+    options = "".join(f" --tracker {shlex.quote(name)}" for name in trackers) + _moved_data(folder, recipe)
     return (
         f"vitral train --resume {shlex.quote(str(folder.path))}{options}{trust_option(recipe) or _trust_data(recipe)}"
     )

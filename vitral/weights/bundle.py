@@ -31,7 +31,7 @@ from vitral.core.config import Config, OpenUnion
 from vitral.core.custom import copy_sources, use_copies
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.files import read_file
-from vitral.core.formats import upgrade_json
+from vitral.core.formats import install_hint, upgrade_json
 from vitral.core.manifest import (
     CARD,
     MANIFEST,
@@ -236,7 +236,7 @@ def _check_format(data: Any, path: Path) -> None:
             f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}",
             code="weights.newer_version",
             where=path,
-            hint=f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})",
+            hint=install_hint(data.get("vitral"), __version__),
         )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict, Unpack
@@ -179,7 +180,7 @@ def check_path(path: Path) -> None:
         hint = f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}"
     elif all((path / name).exists() for name in RUN) and find_bundle(path) is None:
         message, code = "a run that has written no bundle yet", "weights.no_bundle"
-        hint = f"resume it until its first evaluation: vitral train --resume {path}"
+        hint = f"resume it until its first evaluation: vitral train --resume {shlex.quote(str(path))}"
     else:
         return
     raise WeightsError(message, code=code, where=path, hint=hint)
