@@ -1,7 +1,9 @@
-"""Flipped, cut and missing bytes in bundles, exports, packs and runs: each is noticed when the artefact is used."""
+"""Flipped, cut and missing bytes in bundles, exports, packs, feature caches and runs, noticed when they are used."""
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from benchmarks.attack.case import CPU_SECONDS, Case
 from benchmarks.attack.images import check
 from benchmarks.photos import jpeg
 from vitral.core.errors import DataError
+from vitral.data.datasets.source import open_data
 from vitral.runs.callbacks.events import RunEvent, Saved
 
 EDITABLE = {"README.md"}  # which its owner may change
@@ -35,6 +38,7 @@ class Artefacts(NamedTuple):
     bundle: Path
     export: Path
     pack: Path
+    cache: Path  # of features
     killed: Path  # a run that was killed halfway
     finished: Path  # the same run, undisturbed
 
@@ -47,9 +51,10 @@ def make_artefacts(home: Path) -> Artefacts:
     in_child(lambda: shutil.copytree(home / "finished/best", home / "bundle"))
     in_child(lambda: vitral.export(home / "bundle", "torch", data=str(photos), out=str(home / "export")))
     in_child(lambda: vitral.pack(photos, home / "pack"))
+    in_child(lambda: use_cache(home / "cache", recompute=True))
     return Artefacts(
-        photos, photos / "val/one/0.jpg", home / "bundle", home / "export", home / "pack", home / "killed",
-        home / "finished",
+        photos, photos / "val/one/0.jpg", home / "bundle", home / "export", home / "pack",
+        home / "cache", home / "killed", home / "finished",
     )  # fmt: skip
 
 
@@ -122,8 +127,40 @@ def use_export(folder: Path, image: Path) -> object:
     return list(vitral.predict(folder, image, strict=True))
 
 
+def use_runner(folder: Path, image: Path) -> object:
+    """The script of an export, which needs no Vitral."""
+    line = [sys.executable, "-P", str(folder / "run.py"), str(image)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DataError(done.stderr.strip().rpartition("\n")[2], code="held.runner")
+    return done.stdout
+
+
 def use_pack(folder: Path) -> object:
     return check(folder)
+
+
+def read_pack(folder: Path, whole: Path) -> None:
+    """Read every image of a pack as training does. Only bytes that no image has may be damaged."""
+    damaged, sound = open_data(str(folder)), open_data(str(whole))
+    same = [damaged.read(item) == sound.read(item) for item in damaged.items]
+    if not all(same) or (damaged.items, damaged.classes) != (sound.items, sound.classes):
+        raise RuntimeError("another image or label")
+    raise DataError("every image is the same", code="held.same_bytes")
+
+
+def use_cache(folder: Path, recompute: bool = False) -> object:
+    """Cached features of two images; what is damaged is computed again."""
+    import torch  # not in the parent
+
+    from vitral.evaluation.feature_cache import DiskCache
+
+    def compute() -> torch.Tensor:
+        if not recompute:
+            raise DataError("computed again", code="held.recomputed")
+        return torch.arange(512.0).reshape(2, 256)
+
+    return DiskCache(folder).features(lambda: "0" * 64, 2, compute)
 
 
 def use_run(folder: Path, finished: Path) -> None:
@@ -140,7 +177,10 @@ def cases(seed: int, share: float, made: Artefacts) -> Iterator[Case]:
     uses: dict[str, tuple[Path, int, Callable[[Path], object]]] = {
         "bundle": (made.bundle, 500, lambda folder: use_bundle(folder, made.image)),
         "export": (made.export, 200, lambda folder: use_export(folder, made.image)),
+        "run.py": (made.export, 60, lambda folder: use_runner(folder, made.image)),
         "pack": (made.pack, 200, use_pack),
+        "pack, read": (made.pack, 200, lambda folder: read_pack(folder, made.pack)),
+        "cache": (made.cache, 100, use_cache),
         "run": (made.killed, 300, lambda folder: use_run(folder, made.finished)),
     }
     for kind, (source, count, use) in uses.items():
