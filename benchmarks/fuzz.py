@@ -8,6 +8,7 @@ environment of vitral; the log of libFuzzer shows the coverage.
 """
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -175,6 +176,8 @@ class Watched:
 
         self.count += 1
         if self.count == WARM_UP:
+            gc.collect()
+            gc.freeze()  # so that a collection looks at what came since
             self.baseline = resident()
         started = process_time()
         try:
@@ -187,7 +190,8 @@ class Watched:
             self.keep(data, error)
         if process_time() - started > CPU_SECONDS:
             self.keep(data, TimeoutError())
-        if self.count % 100 == 0 and self.baseline:
+        if self.count % 500 == 0 and self.baseline:
+            gc.collect()  # cycles are freed late where there are many old objects: they are no leak
             self.growth = max(self.growth, resident() - self.baseline)
             if self.growth > GROWTH:
                 self.faults.add("memory")

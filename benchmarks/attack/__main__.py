@@ -62,7 +62,14 @@ def table(results: list[Result]) -> str:
     for name, count in [*tried.items(), ("all", len(results))]:
         bad = failed.total() if name == "all" else failed[name]
         lines.append(f"{name:<24} {count:>7} {count - bad:>7} {bad:>7}")
+    if killed := count_kills(results):
+        lines.append(f"{killed} kills")
     return "\n".join(lines)
+
+
+def count_kills(results: list[Result]) -> int:
+    """How often the runs of the family `kills` were killed in all."""
+    return sum(int(result.outcome) for result in results if result.outcome.isdecimal())
 
 
 def main() -> None:
@@ -87,7 +94,8 @@ def main() -> None:
         faults = [result._asdict() for result in results if result.fault]
         costs = sorted((result.seconds, result.megabytes, result.family, result.name) for result in results)[-20:]
         tried = Counter(result.family for result in results)
-        asked.json.write_text(json.dumps(about | {"tried": tried, "failed": faults, "dearest": costs}, indent=1) + "\n")
+        found = about | {"tried": tried, "kills": count_kills(results), "failed": faults, "dearest": costs}
+        asked.json.write_text(json.dumps(found, indent=1) + "\n")
     sys.exit(any(result.fault for result in results))
 
 
