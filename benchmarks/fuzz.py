@@ -177,7 +177,6 @@ class Watched:
         self.count += 1
         if self.count == WARM_UP:
             gc.collect()
-            gc.freeze()  # so that a collection looks at what came since
             self.baseline = resident()
         started = process_time()
         try:
@@ -190,7 +189,7 @@ class Watched:
             self.keep(data, error)
         if process_time() - started > CPU_SECONDS:
             self.keep(data, TimeoutError())
-        if self.count % 500 == 0 and self.baseline:
+        if self.count % 2000 == 0 and self.baseline:
             gc.collect()  # cycles are freed late where there are many old objects: they are no leak
             self.growth = max(self.growth, resident() - self.baseline)
             if self.growth > GROWTH:
