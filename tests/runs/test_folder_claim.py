@@ -124,4 +124,6 @@ def test_only_a_folder_of_our_own_is_taken_over(home: Path) -> None:
     with Lock(folder), raises("config.run_locked", folder):  # its process still lives
         create_run(str(folder), recipe, samples, [])
     create_run(str(folder), recipe, samples, [])
-    assert {path.name for path in folder.iterdir()} == {".lock", "environment.json", "split.csv", "recipe.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        ".lock", "environment.json", "manifest.json", "split.csv", "recipe.json",
+    }  # fmt: skip

@@ -67,6 +67,40 @@ def test_a_recipe_that_was_changed_by_hand_is_refused(home: Path) -> None:
         resume(str(home / "run"))
 
 
+def test_a_changed_byte_in_the_record_of_a_run_is_refused(home: Path) -> None:
+    begin(home)
+    for name, old, new in (
+        ("split.csv", b",train", b",trbin"),
+        ("environment.json", b'"cores": ', b'"cores": 9'),
+        ("manifest.json", b"  ", b" "),
+        ("manifest.json", b'"run"', b'"pack"'),
+    ):
+        path = home / "run" / name
+        whole = path.read_bytes()
+        assert old in whole
+        path.write_bytes(whole.replace(old, new, 1))
+        with raises("run.record_changed", home / "run"):
+            resume(str(home / "run"))
+        path.write_bytes(whole)
+    (home / "run/split.csv").unlink()
+    with raises("run.record_changed", home / "run/split.csv"):
+        resume(str(home / "run"))
+
+
+def test_a_run_of_the_new_format_needs_its_manifest_and_an_older_one_has_none(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(home)
+    (home / "run/manifest.json").unlink()
+    with raises("run.record_changed", home / "run/manifest.json"):
+        resume(str(home / "run"))
+    path = home / "run/environment.json"
+    path.write_bytes(path.read_bytes().replace(b'  "format": 2,\n', b""))
+    with caplog.at_level("INFO", logger="vitral"):
+        resume(str(home / "run"))
+    assert "unverified" in caplog.text
+
+
 def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     begin(home, data="photos")

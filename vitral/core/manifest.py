@@ -36,7 +36,8 @@ FORMAT: Literal[2] = 2
 SMALL = 2**20  # bytes of a file that is hashed at once
 CHUNK = 2**26  # bytes that are hashed without the interpreter's lock
 MOST_THREADS = 4
-Kind = Literal["bundle", "checkpoint", "export", "pack"]
+Kind = Literal["bundle", "checkpoint", "export", "features", "pack", "run"]
+SIGNED = ("bundle", "export", "pack")  # the kinds that a signature may be required of
 # Whether the files of a model were checked: `unverified` for those without a manifest, `skipped` on request.
 FileStatus = Literal["verified", "signed", "unverified", "skipped"]
 
@@ -295,6 +296,10 @@ def sign(folder: str | Path, key: str | Path) -> Path:
         message, hint = "has no manifest to sign", "give a bundle such as RUN/best, an export or a pack"
         raise WeightsError(message, code="weights.no_manifest", where=home, hint=hint)
     manifest = read_manifest(home)
+    if manifest.kind not in SIGNED:
+        message = f"is the manifest of a {manifest.kind}, which is not signed"
+        hint = "give a bundle such as RUN/best, an export or a pack"
+        raise WeightsError(message, code="weights.no_manifest", where=home / MANIFEST, hint=hint)
     verify_entries(home, manifest.files, "sign files that are intact")
     with wrap_read_errors(home / MANIFEST):
         signature = sign_bytes(read_file(home / MANIFEST), Path(key).expanduser())
@@ -340,7 +345,8 @@ def _hash_in_threads(paths: Collection[Path]) -> list[Future[str]]:
 @contextmanager
 def hashed_early(model: Path) -> Iterator[None]:
     """Hash the large files of a bundle, or of a run's bundle, while the block imports torch to open it."""
-    home = next((each for each in (model, model / "best", model / "last") if (each / MANIFEST).is_file()), None)
+    found = (each for each in (model, model / "best", model / "last") if (each / MANIFEST).is_file())
+    home = next((each for each in found if not is_artifact(each, "run")), None)
     large: list[Path] = []
     if home and _policy.get().verify:
         with suppress(WeightsError):  # which opening it raises

@@ -129,6 +129,11 @@ class FileDigest(NamedTuple):
     sha256: str
 
 
+def file_digest(content: bytes) -> FileDigest:
+    """The size and hash of a file with this content."""
+    return FileDigest(len(content), hashlib.sha256(content).hexdigest())
+
+
 @dataclass(frozen=True)
 class Storage:
     """Durable operations. `on_event` is called after each one, and after each chunk of a file."""

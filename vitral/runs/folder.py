@@ -26,10 +26,12 @@ from vitral.core.errors import ConfigError, VitralError
 from vitral.core.files import read_file
 from vitral.core.jsonl import JsonlLog, read_lines
 from vitral.core.machine import cpu_count, cpu_name, peak_memory, total_memory
+from vitral.core.manifest import MANIFEST
 from vitral.core.storage import LOCK_FILE, STORAGE, make_folders, os_error_message, write_file_atomically
 
 log = logging.getLogger("vitral")
 RUNS = Path("runs")
+HAS_MANIFEST = 2  # the format of environment.json since which a run has a manifest
 
 
 class RunFolder:
@@ -40,6 +42,7 @@ class RunFolder:
         self.recipe = path / "recipe.json"  # complete; `train --recipe` takes it
         self.environment = path / "environment.json"
         self.split = path / "split.csv"  # the split of every image
+        self.manifest = path / MANIFEST  # of recipe, environment and split, which never change
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"  # the bundle of the best validation
         self.last = path / "last"  # the bundle of the last step
@@ -54,7 +57,10 @@ class RunFolder:
 
 
 # What `create_run` writes before recipe.json, which makes the folder a run, and the drafts of these files.
-SETUP_FILES = re.compile(r"\.?(environment\.json|split\.csv)|\.?(environment\.json|split\.csv|recipe\.json)\.tmp.*")
+SETUP_FILES = re.compile(
+    r"\.?(environment\.json|manifest\.json|split\.csv)|"
+    r"\.?(environment\.json|manifest\.json|split\.csv|recipe\.json)\.tmp.*"
+)
 
 
 def refuse_existing(out: str) -> None:
@@ -229,6 +235,7 @@ class GitRevision(Config):
 class Environment(Config):
     """The contents of environment.json."""
 
+    format: int = 1  # since 2, the run has a manifest
     vitral: str
     python: str
     torch: str
@@ -250,6 +257,7 @@ class Environment(Config):
 def capture_environment(data: str, fingerprint: str, recipe: str, command: str) -> Environment:
     """The environment of this process, with the data, the recipe's hash and the command of a run."""
     return Environment(
+        format=HAS_MANIFEST,
         vitral=__version__,
         python=platform.python_version(),
         torch=str(torch.__version__),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shlex
 import sys
@@ -15,10 +16,11 @@ from torch.utils.data import Dataset
 
 from vitral.core.config import to_plain
 from vitral.core.custom import is_trusted, trusted
-from vitral.core.errors import ConfigError, DataError, VitralError
+from vitral.core.errors import ConfigError, DataError, VitralError, WeightsError
 from vitral.core.files import read_file
 from vitral.core.machine import cpu_count
-from vitral.core.storage import Lock, os_error_message, write_file_atomically
+from vitral.core.manifest import Manifest, file_entries, hash_files, read_manifest, verify_entries
+from vitral.core.storage import FileDigest, Lock, file_digest, os_error_message, write_file_atomically
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE, verify_data
 from vitral.data.decoding.isolation import Isolation
@@ -31,12 +33,20 @@ from vitral.data.transforms.crop import Resize
 from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Patience, PlannedSteps, Recipe, TimeLimit, read_recipe
 from vitral.runs.build import build_loader
-from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder, remove_setup_files
+from vitral.runs.folder import (
+    HAS_MANIFEST,
+    Environment,
+    RunFolder,
+    capture_environment,
+    create_folder,
+    remove_setup_files,
+)
 from vitral.runs.messages import data_arguments, describe_model
 from vitral.runs.options import TrainOptions
 from vitral.runs.request import OBJECT, RunRequest, data_recipe, open_samples, request_from_options, resolve
 from vitral.training.time_limit import PlanChange
 
+log = logging.getLogger("vitral")
 UNLABELED_TASK = "masked_patches"
 OPTIONS = ("image_size", "max_pixels", "root", "task", "weights")  # settings with a command-line option of their own
 
@@ -184,8 +194,33 @@ def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) 
         record = capture_environment(samples.where, samples.fingerprint(), hash_recipe(text), command_line(call))
         write_file_atomically(folder.environment, record.to_json() + "\n")
         write_split(folder.split, samples.rows())
+        written = (folder.environment, folder.split)
+        digests = {path.name: FileDigest(path.stat().st_size, hash_files([path])) for path in written}
+        digests[folder.recipe.name] = file_digest(text.encode())
+        write_file_atomically(folder.manifest, Manifest(kind="run", files=file_entries(digests)).to_json())
         write_file_atomically(folder.recipe, text)  # last: it makes the folder a run
     return folder
+
+
+def check_record(folder: RunFolder, record: Environment) -> None:
+    """Refuse a run whose recipe, environment or split is not what it was when the run started."""
+    hint = "restore it, or start a new run"
+    if not os.path.lexists(folder.manifest):
+        if record.format < HAS_MANIFEST:
+            log.info(f"unverified: {folder.path} is of an earlier format without hashes of its recipe and split")
+            return
+        raise VitralError("is missing", code="run.record_changed", where=folder.manifest, hint=hint)
+    try:
+        manifest = read_manifest(folder.path)
+        listed = {entry.name: entry for entry in manifest.files}
+        for path in (folder.recipe, folder.environment, folder.split):
+            if manifest.kind != "run" or path.name not in listed:
+                message = f"does not list {path.name}"
+                raise VitralError(message, code="run.record_changed", where=folder.manifest, hint=hint)
+            verify_entries(folder.path, [listed[path.name]], hint)
+    except WeightsError as error:
+        message = f"was changed after the run started ({error.message})"
+        raise VitralError(message, code="run.record_changed", where=error.where, hint=hint) from None
 
 
 def reopen_run(folder: RunFolder, request: RunRequest = RunRequest()) -> tuple[Recipe, Samples]:  # noqa: B008, immutable
@@ -201,6 +236,7 @@ def reopen_run(folder: RunFolder, request: RunRequest = RunRequest()) -> tuple[R
         raise ConfigError(
             "was changed after the run started", code="config.recipe_changed", where=folder.recipe, hint=hint
         )
+    check_record(folder, record)
     recipe = with_moved_data(recipe, request)
     samples = open_samples(recipe, request)
     if samples.fingerprint() != record.fingerprint:

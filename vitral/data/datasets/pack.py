@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.jsonl import JsonlLog, read_lines
 from vitral.core.manifest import MANIFEST, SIGNATURE, Manifest, file_entries, own_files
-from vitral.core.storage import STORAGE, FileDigest, make_folders, open_atomically, write_error
+from vitral.core.storage import STORAGE, FileDigest, file_digest, make_folders, open_atomically, write_error
 from vitral.data.datasets.files import is_image, suffix
 from vitral.data.datasets.pack_index import (
     CLASSES,
@@ -184,7 +184,7 @@ def _write_pack(samples: Samples, out: Path, index: Index, tell: Callable[[int],
     for name, content in documents.items():
         STORAGE.replace_file(out / name, content)
     documents[INDEX] = index.to_json().encode()
-    digests = {name: FileDigest(len(text), hashlib.sha256(text).hexdigest()) for name, text in documents.items()}
+    digests = {name: file_digest(content) for name, content in documents.items()}
     digests |= {shard.file: FileDigest(shard.bytes, kept[shard.file].sha256) for shard in index.shards}
     STORAGE.replace_file(out / MANIFEST, Manifest(kind="pack", files=file_entries(digests)).to_json().encode())
     STORAGE.rename(out / DRAFT, out / INDEX)
