@@ -111,6 +111,17 @@ def test_the_command_makes_a_bundle_that_answers_for_enlarged_patches_as_before(
         assert torch.allclose(found, source.model.double()(images), rtol=0, atol=1e-5)  # weights are rounded to float32
 
 
+def test_one_number_on_the_command_line_is_a_square_patch(tmp_path: Path) -> None:
+    vitral.save(loaded(small()).model, tmp_path / "small")
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", str(tmp_path / "small"), str(tmp_path / "large"), "--patch", "16", "--image-size", "64x96"])
+    assert ended.value.code in (0, None)
+    model = vitral.load(tmp_path / "large").bundle.model
+    assert isinstance(model, Vit)
+    assert (model.stem.patch, model.image_size) == ((16, 16), (64, 96))
+    assert read_certificate(tmp_path / "large").read.file == "model.safetensors"  # and no path of this machine
+
+
 def test_another_patch_keeps_the_image_size_and_resamples_positions() -> None:
     made = adapt(loaded(small()), patch="4x8")
     assert made.messages == (

@@ -12,6 +12,8 @@ import vitral
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers
+from vitral.weights.formats.format import Checkpoint
+from vitral.weights.formats.registry import detect_format
 
 # Published names and those inside the library, whose queries, keys and values are separate.
 TIPSV2 = (
@@ -122,3 +124,52 @@ def test_what_no_tensor_shows_is_asked_for_with_the_format_that_was_told(tmp_pat
     """The activation of CLIP, and the eps of BLIP, differ between published models."""
     with raises("weights.bad_config", name.removesuffix("_vision").replace("_", "-"), "config.json"):
         vitral.load(alone(tmp_path, name), settings=heads(name))
+
+
+def test_vitpose_is_named_and_not_read_as_i_jepa(tmp_path: Path) -> None:
+    """48 patches and a row for a class token that is not there make a square of 49."""
+    tensors = {
+        name.removeprefix("ijepa.")
+        .replace("intermediate.dense", "mlp.fc1")
+        .replace(".output.dense", ".mlp.fc2"): tensor
+        for name, tensor in reference("hf_ijepa").weights.items()
+        if not name.startswith(("classifier.", "pooler."))
+    }
+    tensors = {name.replace("attention.mlp.fc2", "attention.output.dense"): each for name, each in tensors.items()}
+    width = tensors["embeddings.position_embeddings"].shape[2]
+    tensors["embeddings.position_embeddings"] = torch.ones(1, 49, width)
+    with raises("weights.unknown_format", "ViTPose"):
+        vitral.load(alone(tmp_path, "hf_ijepa", tensors), settings=heads("hf_ijepa"))
+
+
+@pytest.mark.parametrize(
+    ("mark", "title"),
+    [
+        ("class_pos_emb", "MLCD"),
+        ("embeddings.cls_register_token", "RADIO"),
+        ("vit_merger.self_attn.q_proj.weight", "MiniCPM-V"),
+    ],
+)
+def test_towers_that_are_no_plain_vits_are_named(tmp_path: Path, mark: str, title: str) -> None:
+    tensors = dict(reference("hf_siglip_uneven").weights) | {mark: torch.ones(4)}
+    with raises("weights.unknown_format", title):
+        vitral.load(alone(tmp_path, "hf_siglip_uneven", tensors), settings={"mixer.heads": 3})
+
+
+@pytest.mark.parametrize(("name", "format"), [("hf_dinov3", "hf-dinov3"), ("hf_sapiens2", "hf-sapiens2")])
+def test_the_state_dicts_of_dinov3_and_sapiens2_are_told_apart_by_their_norms(name: str, format: str) -> None:
+    inside = {}
+    for key, tensor in reference(name).weights.items():
+        found = re.sub(r"^layer\.", "model.layer.", key)
+        found = re.sub(r"^blocks\.(\d+)\.attn\.w([qkv])\.", r"model.layer.\1.attention.\2_proj.", found)
+        found = re.sub(r"^blocks\.(\d+)\.attn\.gamma\.weight$", r"model.layer.\1.layer_scale1.lambda1", found)
+        found = re.sub(r"^blocks\.(\d+)\.ln([12])\.", r"model.layer.\1.norm\2.", found)
+        found = re.sub(r"^storage_tokens$", "embeddings.register_tokens", found)
+        found = re.sub(r"^patch_embed\.projection\.", "embeddings.patch_embeddings.", found)
+        inside[found] = tensor
+    assert detect_format(Checkpoint(Path("file"), inside, {}, {})).name == format
+
+
+def test_the_backbone_of_pixio_is_claimed_by_it_and_nothing_else() -> None:
+    inside = {f"pixio.{name}": tensor for name, tensor in reference("hf_pixio").weights.items()}
+    assert detect_format(Checkpoint(Path("file"), inside, {}, {})).name == "hf-pixio"

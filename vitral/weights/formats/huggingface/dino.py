@@ -209,7 +209,8 @@ class HfDinov3(Family):
 
     def matches_names(self, names: set[str]) -> bool:
         stem = f"{self.names['stem.project']}.weight"
-        return {stem, "layer.0.layer_scale1.lambda1", "layer.0.attention.q_proj.weight"} <= names
+        layer = {f"layer.0.{name}" for name in ("layer_scale1.lambda1", "attention.q_proj.weight", "norm1.bias")}
+        return {stem} | layer <= names
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         """Zeros for missing biases, in layers that have one of the three."""

@@ -25,7 +25,7 @@ from vitral.weights.formats.huggingface.clip import HfSiglip
 from vitral.weights.formats.huggingface.config import Fields
 from vitral.weights.formats.huggingface.dino import gated_mlp
 from vitral.weights.formats.huggingface.family import ADD_CONFIG, VIT, Family, TowerTensors
-from vitral.weights.formats.huggingface.vit import CLASS_TOKEN, LAYER, STEM, HfVit
+from vitral.weights.formats.huggingface.vit import BEIT, CLASS_TOKEN, LAYER, STEM, HfVit
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, constant, layer_names, patch_kernel, same
 
 PROJECTION = f"{CLIP_LAYER}self_attn.projection_layer"
@@ -224,7 +224,8 @@ class HfSapiens2(Family):
     biases = ("query_bias", "key_bias", "value_bias")
 
     def matches_names(self, names: set[str]) -> bool:
-        return {"storage_tokens", "blocks.0.attn.wq.weight", "blocks.0.ln1.weight"} <= names
+        parts = {"storage_tokens", "blocks.0.attn.wq.weight", "blocks.0.ln1.weight"}
+        return parts <= names and "blocks.0.ln1.bias" not in names  # which DINOv3 has
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         """Repeat keys and values that several heads share, and join the halves of a gated MLP's first map."""
@@ -330,11 +331,12 @@ class HfPixio(RatioFamily, HfVit):
         layer = LAYER.replace("*", "0")
         parts = {f"{STEM}.weight", CLASS_TOKEN, f"{layer}norm1.weight", f"{layer}attention.attention.query.weight"}
         others = {f"{layer}layer_scale1.lambda1", "classifier.weight", "pooler.dense.weight"}
-        return parts <= names and not names & others
+        return parts <= names and not names & (others | BEIT)
 
     def certain(self, ckpt: Checkpoint) -> bool:
-        published = f"{LAYER.replace('*', '0')}norm1.weight" in ckpt.tensors
-        return published or ckpt.tensors[CLASS_TOKEN].shape[1:2] != (1,)
+        published = any(name.endswith(f"{LAYER.replace('*', '0')}norm1.weight") for name in ckpt.tensors)
+        tokens = next(tensor for name, tensor in ckpt.tensors.items() if self.short(name) == CLASS_TOKEN)
+        return published or tokens.shape[1:2] != (1,)
 
     def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         return super().fields_from_tensors(ckpt) | {"n_cls_tokens": ckpt.shape(CLASS_TOKEN, 3)[1]}

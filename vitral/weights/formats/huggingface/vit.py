@@ -6,6 +6,7 @@
 `DPTForSemanticSegmentation`; `YolosModel` and `YolosForObjectDetection`.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ BEIT = {
     f"{FIRST}attention.attention.{BIASES}",
     f"encoder.{BIASES}",
 }  # some of these tell it from a ViT
+VITPOSE = re.compile(r"encoder\.layer\.\d+\.mlp\.fc1\.")  # I-JEPA has other names, published or not
 PARTS = {f"{STEM}.weight", f"{FIRST}attention.attention.query.weight", f"{FIRST}layernorm_before.weight"}
 
 
@@ -187,6 +189,10 @@ class HfIjepa(HfVit):
     supported = VIT | {"tokens.cls": (False,)}
     pools_and_heads = frozenset({("mean", "none"), ("mean", "linear")})
     squares = True
+
+    def matches(self, ckpt: Checkpoint) -> bool:
+        pose = "model_type" not in ckpt.config and any(VITPOSE.search(name) for name in ckpt.tensors)
+        return super().matches(ckpt) and not pose
 
     def matches_names(self, names: set[str]) -> bool:
         return names >= PARTS and CLASS_TOKEN not in names
