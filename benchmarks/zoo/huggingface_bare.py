@@ -127,7 +127,7 @@ def make(group: str, name: str, folder: Path) -> Subject:
             patch = model.config.patch_size
             step = patch if isinstance(patch, int) else patch[1]
             native = _size(model.config)
-            inner = kind.base_model_prefix if hasattr(model, kind.base_model_prefix) else ""
+            inner = kind.base_model_prefix if "For" in kind.__name__ and hasattr(model, kind.base_model_prefix) else ""
             case = Case(name, "", {}, inner, CALLS.get(module, call), native=native, pooled=module != "janus")
             with float64():
                 wide = kind(small_config(kind)).eval()
