@@ -55,5 +55,5 @@ def breakable(folder: Path) -> Iterator[None]:
     """Child processes that are started meanwhile break at such files."""
     (folder / "sitecustomize.py").write_text(BREAKING)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
         yield
