@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -119,6 +120,17 @@ def test_a_child_that_does_not_end_is_ended(how: str, tmp_path: Path) -> None:
         with raises("data.decode_timeout", "it.gif", SLOW[how]):
             decoder(breaking(how), "it.gif", Decoding(), whole)
         assert children(decoder) == set()
+
+
+def test_a_child_ends_by_itself_if_its_parent_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "PATIENCE", 0.5)
+    with breakable(tmp_path), Isolation(processes=1, wall_seconds=0.25).build() as decoder:
+        left: list[isolation._Child] = []
+        monkeypatch.setattr(isolation._Child, "stop", lambda child: left.insert(0, child))  # as if there were no parent
+        with raises("data.decode_timeout", "it.gif"):
+            decoder(breaking("hang"), "it.gif", Decoding(), whole)
+        assert left[0].process.wait(timeout=20) == -signal.SIGALRM
+        left[0].socket.close()
 
 
 def test_a_child_writes_no_files(tmp_path: Path) -> None:

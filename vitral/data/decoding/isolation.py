@@ -32,7 +32,7 @@ from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.data.decoding.budget import memory_limit
 from vitral.data.decoding.decode import Decoded, EncodedImage, OnDamage, log_damage, open_image
 from vitral.data.decoding.header import MAX_PIXELS, OUT_OF_MEMORY, Decoding, Header, ImageFormat
-from vitral.data.decoding.memory import process_budget
+from vitral.data.decoding.memory import PATIENCE, process_budget
 
 IMPORT_ROOT = Path(__file__).resolve().parents[3]  # the folder that this vitral was imported from
 MESSAGE_BYTES = 2**20  # of JSON
@@ -153,6 +153,7 @@ class _Child:
         """The image and its damage, or the error that the child reports; DataError if the child is lost."""
         cpu_seconds = limits.cpu_seconds * max(decoding.pixel_limit / MAX_PIXELS, 1.0)
         request = {"name": name, "decoding": json.loads(decoding.to_json()), "cpu_seconds": cpu_seconds}
+        request["seconds"] = 2 * limits.wall_seconds + PATIENCE
         try:
             end = time.monotonic() + limits.wall_seconds
             _send_json(self.socket, request, end)
@@ -266,6 +267,7 @@ def run_child(handle: int) -> None:
         _send_json(parent, "ready", None)
         while True:
             _decode_next(parent)
+            signal.setitimer(signal.ITIMER_REAL, 0)  # it may wait for long
 
 
 def _decode_next(parent: socket.socket) -> None:
@@ -277,6 +279,7 @@ def _decode_next(parent: socket.socket) -> None:
 
     def open_file() -> EncodedImage:
         decoding = Decoding.parse(request["decoding"])
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"])  # ends the child, should its parent have been killed
         limit_resources(data, decoding, request["cpu_seconds"])
         return open_image(data, request["name"], decoding, lambda _, damage: damages.append(damage))
 
