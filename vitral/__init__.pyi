@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.core.errors import DataError as DataError
     from vitral.core.errors import VitralError as VitralError
     from vitral.core.errors import WeightsError as WeightsError
+    from vitral.core.files import allow_outside as allow_outside
     from vitral.core.machine import keep_freed_memory as keep_freed_memory
     from vitral.core.manifest import file_policy as file_policy
     from vitral.core.manifest import sign as sign

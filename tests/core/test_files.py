@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from vitral.core.files import FileTooLarge, NotRegularFile, check_file, open_file, read_file
+from vitral.core.files import (
+    FileTooLarge,
+    NotRegularFile,
+    allow_outside,
+    check_file,
+    leaves_folder,
+    open_file,
+    outside_is_allowed,
+    read_file,
+)
 
 READERS: list[Callable[[Path], object]] = [check_file, open_file, read_file]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no such files")
@@ -114,3 +123,33 @@ def test_other_errors_are_those_of_the_system(read: Callable[[Path], object], tm
         read(tmp_path / "gone")
     with pytest.raises(IsADirectoryError):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "leaves"),
+    [
+        ("a.jpg", False),
+        ("sub/a.jpg", False),
+        ("sub/../a..b.jpg", False),
+        ("..hidden/a.jpg", False),
+        ("../a.jpg", True),
+        ("sub/../../a.jpg", True),
+        ("/etc/passwd", True),
+    ],
+)
+def test_a_path_is_outside_of_a_folder_as_it_is_written(path: str, leaves: bool, tmp_path: Path) -> None:
+    assert leaves_folder(path, str(tmp_path)) == leaves
+
+
+def test_an_absolute_path_may_be_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not leaves_folder(str(tmp_path / "a.jpg"), ".")
+    assert leaves_folder(f"{tmp_path}x/a.jpg", str(tmp_path))
+    assert not leaves_folder("/etc/passwd", "/")
+
+
+def test_leaving_is_allowed_inside_the_context_only() -> None:
+    assert not outside_is_allowed()
+    with allow_outside(), allow_outside(False):
+        assert outside_is_allowed()
+    assert not outside_is_allowed()

@@ -14,6 +14,7 @@ from tests.data.tables import table, write_table
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant
 from tests.errors import raises
+from vitral.core.files import allow_outside
 from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.inference.inputs import ImageRef, MissingImage, UnlistedImages, find_images, natural_key, refuse_unlisted
@@ -122,7 +123,9 @@ def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path) -> None
 def test_manifests_and_stdin_are_followed(tmp_path: Path) -> None:
     plant(tmp_path, TREE)
     (tmp_path / "b" / "list.csv").write_text("path,label\n10.jpg,x\n../2.jpg,y\n")
-    assert names([f"{tmp_path}/b/list.csv"], tmp_path) == ["b/10.jpg", "2.jpg"]
+    assert names([f"{tmp_path}/b/list.csv"], tmp_path) == ["b/10.jpg", "2.jpg: data.outside"]
+    with allow_outside():
+        assert names([f"{tmp_path}/b/list.csv"], tmp_path) == ["b/10.jpg", "2.jpg"]
     assert names(["-", f"{tmp_path}/2.jpg"], tmp_path, f"{tmp_path}/10.jpg\n".encode()) == ["10.jpg", "2.jpg"]
 
 

@@ -6,15 +6,20 @@ is an OSError at once: `NotRegularFile`. A file above its budget is a `FileTooLa
     open_file    a stream of a file
     read_file    its content
     check_file   for libraries that open files themselves
+    leaves_folder  whether a path that a list names is outside of the folder of the list
 """
 
 import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from io import BufferedReader
 from pathlib import PurePath
+
+from vitral.core.errors import DataError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CONFIG_BYTES = 8 * MIB  # of a config or another document: parsed, each byte of it may take 20
@@ -96,3 +101,45 @@ def _virtual_devices() -> frozenset[int]:
     """The device numbers of the file systems that the kernel makes up."""
     root = os.stat("/").st_dev if os.path.isdir("/") else -1  # where they are not mounted, they are plain folders
     return frozenset(os.stat(folder).st_dev for folder in VIRTUAL if os.path.isdir(folder)) - {root}
+
+
+_outside = False  # of the process: threads and workers read files, too
+
+
+def outside_is_allowed() -> bool:
+    """Whether lists may name files outside of their folder."""
+    return _outside
+
+
+def allow_outside_from_now_on(allowed: bool) -> None:
+    """Allow it or not for the rest of the process, as the command line does."""
+    global _outside  # noqa: PLW0603, one of the process
+    _outside = allowed
+
+
+@contextmanager
+def allow_outside(allowed: bool = True) -> Iterator[None]:
+    """Inside this context, manifests and tables may name files outside of their folder, in all threads."""
+    before = _outside
+    allow_outside_from_now_on(allowed or before)
+    try:
+        yield
+    finally:
+        allow_outside_from_now_on(before)
+
+
+def leaves_folder(path: str, folder: str) -> bool:
+    """Whether a path, relative to a folder or absolute, is outside of it, as it is written: links are followed."""
+    if not os.path.isabs(path) and ".." not in path:
+        return False
+    whole, root = os.path.abspath(os.path.join(folder, path)), os.path.abspath(folder)
+    return not f"{whole}{os.sep}".startswith(root.rstrip(os.sep) + os.sep)
+
+
+def outside_error(path: str, folder: str, where: str) -> DataError | None:
+    """The error for a path that is outside of the folder of the list that names it."""
+    if not leaves_folder(path, folder):
+        return None
+    message = f"{path} is outside of {folder or '.'}, the folder of the list that names it"
+    hint = "if you trust the list: --allow-outside, or vitral.allow_outside() in Python"
+    return DataError(message, code="data.outside", where=where, hint=hint)

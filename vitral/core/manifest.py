@@ -36,7 +36,7 @@ FORMAT: Literal[2] = 2
 SMALL = 2**20  # bytes of a file that is hashed at once
 CHUNK = 2**26  # bytes that are hashed without the interpreter's lock
 MOST_THREADS = 4
-Kind = Literal["bundle", "checkpoint", "export", "features", "pack", "run"]
+Kind = Literal["bundle", "checkpoint", "export", "pack", "run"]
 SIGNED = ("bundle", "export", "pack")  # the kinds that a signature may be required of
 # Whether the files of a model were checked: `unverified` for those without a manifest, `skipped` on request.
 FileStatus = Literal["verified", "signed", "unverified", "skipped"]

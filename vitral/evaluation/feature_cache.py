@@ -1,7 +1,8 @@
 """A disk cache of features, keyed by what they were computed from.  N images, D width.
 
-A file is named by its key, a hash of the weights, the preprocessing and the images. It also stores the hash of its
-features: a damaged file is deleted and the features are computed again.
+A file is named by its key, a hash of the weights, the preprocessing and the images. It has the hash of its features in
+itself, since it is the only file of its entry and a manifest would be another: a damaged one is deleted and the
+features are computed again.
 """
 
 import hashlib

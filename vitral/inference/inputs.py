@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from vitral.core.errors import DataError, VitralError
-from vitral.core.files import IMAGE_BYTES, read_file
+from vitral.core.files import IMAGE_BYTES, outside_error, outside_is_allowed, read_file
 from vitral.data.datasets import urls
 from vitral.data.datasets.files import (
     Folder,
@@ -134,6 +134,12 @@ def manifest_paths(manifest: str) -> Iterator[str]:
     lines = read_lines(manifest)
     paths = _from_table(manifest, lines, delimiter) if delimiter else _from_json(manifest, lines)
     return (os.path.join(folder, path) for path in _at_least_one(paths, empty))
+
+
+def listed_image(manifest: str, path: str) -> ImageRef:
+    """An image that a manifest lists; reading it is an error if it is outside of the folder of the manifest."""
+    error = None if outside_is_allowed() else outside_error(os.path.abspath(path), os.path.dirname(manifest), manifest)
+    return ImageRef(path, MissingImage(error) if error else FileSource(path))
 
 
 def _at_least_one(items: Iterator[T], error: DataError) -> Iterator[T]:
@@ -269,7 +275,7 @@ def _expand_input(text: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
 def _images_at_path(path: str) -> Iterator[ImageRef]:
     """The images of an existing file or folder. A file of any suffix may be an image: its bytes decide."""
     if suffix(path) in MANIFEST_SUFFIXES and not os.path.isdir(path):
-        return (ImageRef(listed, FileSource(listed)) for listed in manifest_paths(path))
+        return (listed_image(path, listed) for listed in manifest_paths(path))
     if holds_tables(Path(path)) and not (os.path.isdir(path) and any(map(_is_there, images_below(path)))):
         return _dataset_images(path, open_data(path))
     if os.path.isdir(path):

@@ -10,6 +10,7 @@ import torch
 
 from vitral.core.config import Config
 from vitral.core.custom import is_reference, references
+from vitral.core.files import outside_is_allowed
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE
 from vitral.data.samples import SPLITS, Samples
@@ -160,7 +161,7 @@ def suggest_weights(recipe: Recipe, samples: Samples) -> str:
 def data_arguments(recipe: Recipe) -> str:
     """The data of a recipe as arguments of a command: its path, relative to the working directory if below it."""
     root = f" --root {_quote(recipe.data.root)}" if recipe.data.root else ""
-    return f"{_quote(recipe.data.path)}{root}{_trust_data(recipe)}"
+    return f"{_quote(recipe.data.path)}{root}{_trust_data(recipe)}{_outside_option()}"
 
 
 def trust_option(config: Config) -> str:
@@ -173,7 +174,13 @@ def resume_command(folder: RunFolder, recipe: Recipe, trackers: Sequence[str]) -
     options = "".join(f" --tracker {shlex.quote(name)}" for name in trackers) + _moved_data(folder, recipe)
     return (
         f"vitral train --resume {shlex.quote(str(folder.path))}{options}{trust_option(recipe) or _trust_data(recipe)}"
+        f"{_outside_option()}"
     )
+
+
+def _outside_option() -> str:
+    """` --allow-outside` if this process was allowed to read files outside of the folder of a list; else empty."""
+    return " --allow-outside" if outside_is_allowed() else ""
 
 
 def _moved_data(folder: RunFolder, recipe: Recipe) -> str:

@@ -109,6 +109,18 @@ def test_an_image_that_is_only_a_path_is_read_from_its_file(tmp_path: Path, endi
 
 
 @both
+def test_a_path_outside_of_the_folder_of_the_table_is_refused_unless_allowed(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "photo.png").write_bytes(picture(1))
+    (tmp_path / "set").mkdir()
+    rows = [{"bytes": None, "path": "../photo.png"}, {"bytes": None, "path": str(tmp_path / "photo.png")}]
+    write_table(tmp_path / f"set/part.{ending}", pa.table({"image": pa.array(rows, IMAGE)}))
+    for row in range(2):
+        with raises("data.outside", "photo.png"):
+            TableStore(str(tmp_path / "set"), "image").read(f"part.{ending}#{row:07}")
+        assert TableStore(str(tmp_path / "set"), "image", True).read(f"part.{ending}#{row:07}") == picture(1)
+
+
+@both
 @pytest.mark.parametrize("keep", [0, 1, 7, 0.5, 0.9])
 def test_a_file_that_is_cut_off_is_refused_by_name(tmp_path: Path, ending: str, keep: float) -> None:
     written(tmp_path, ending)

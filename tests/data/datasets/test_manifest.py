@@ -8,6 +8,7 @@ import pytest
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.core.errors import DataError
+from vitral.core.files import allow_outside
 from vitral.data.datasets.manifest import open_manifest
 from vitral.data.samples import Samples, StratifiedSplit
 
@@ -80,11 +81,21 @@ def test_a_number_is_the_name_of_a_class(tmp_path: Path) -> None:
     assert opened(tmp_path, "m.jsonl", text).classes == ("10", "7")
 
 
-def test_paths_are_relative_to_the_manifest_and_may_lead_out_of_its_folder(tmp_path: Path) -> None:
-    plant(tmp_path, ["raw/1.jpg", "lists/2.jpg", "raw/3.jpg"])
+def test_paths_are_relative_to_the_manifest_and_lead_out_of_its_folder_only_if_allowed(tmp_path: Path) -> None:
+    plant(tmp_path, ["raw/1.jpg", "lists/2.jpg", "raw/3.jpg", "lists/4.jpg"])
     manifest = tmp_path / "lists/m.csv"
-    manifest.write_text(f"path,label\n../raw/1.jpg,a\n2.jpg,b\n{tmp_path}/raw/3.jpg,b\n")
-    samples = open_manifest(manifest, StratifiedSplit())
+    lines = ["path,label", "../raw/1.jpg,a", "2.jpg,b", f"{tmp_path}/raw/3.jpg,b", f"{tmp_path}/lists/4.jpg,a"]
+    manifest.write_text("\n".join(lines))
+    faults: list[DataError] = []
+    samples = open_manifest(manifest, StratifiedSplit(), faults.append)
+    assert {samples.read(item) for item in samples.items} == {b"lists/2.jpg", b"lists/4.jpg"}
+    assert [(fault.code, str(fault.where)) for fault in faults] == [
+        ("data.outside", f"{manifest}:2"),
+        ("data.outside", f"{manifest}:4"),
+    ]
+    manifest.write_text("\n".join(lines[:-1]))
+    with allow_outside():
+        samples = open_manifest(manifest, StratifiedSplit())
     assert {samples.read(item) for item in samples.items} == {b"raw/1.jpg", b"lists/2.jpg", b"raw/3.jpg"}
 
 

@@ -28,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 atexit.register(gc.freeze)  # skips a last garbage collection over all of torch: 0.25 s
 
 # Global options that may also follow the verb, and one of them with a value.
-GLOBAL_OPTIONS = ("--debug", "--no-verify", "--offline", "--quiet", "--trust")
+GLOBAL_OPTIONS = ("--allow-outside", "--debug", "--no-verify", "--offline", "--quiet", "--trust")
 GLOBAL_VALUE = "--require-signature"
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in messages of torch
 PIPE_CLOSED = 141  # the reader of stdout went away, as `head` does: the exit code that shells give for SIGPIPE
@@ -65,6 +65,7 @@ def _version(requested: bool) -> None:
 
 
 TRUST_HELP = "Import classes of your own that settings, recipes or models name as file.py:Class; this runs their code."
+OUTSIDE_HELP = "Read files outside of the folder of a manifest or table that names them."
 NO_VERIFY_HELP = "Open models and exports without checking their files against the manifest."
 SIGNATURE_HELP = "Open only what the owner of this public key has signed (vitral sign)."
 
@@ -76,6 +77,7 @@ def vitral(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Read hub models from the cache only.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
+    allow_outside: Annotated[bool, typer.Option("--allow-outside", help=OUTSIDE_HELP)] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help=NO_VERIFY_HELP)] = False,
     require_signature: Annotated[str, typer.Option(metavar="FILE", help=SIGNATURE_HELP, show_default="none")] = "",
 ) -> None:
@@ -89,6 +91,10 @@ def vitral(
     from vitral.core.custom import trust_from_now_on  # after --help, which does not need it
 
     trust_from_now_on(trust)
+    if allow_outside or "vitral.core.files" in sys.modules:
+        from vitral.core.files import allow_outside_from_now_on
+
+        allow_outside_from_now_on(allow_outside)
     if no_verify or require_signature or "vitral.core.manifest" in sys.modules:  # which takes a moment to import
         from vitral.core.manifest import set_file_policy
 

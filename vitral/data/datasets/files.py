@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 from vitral.core import documents
 from vitral.core.errors import DataError
-from vitral.core.files import DOCUMENT_BYTES, IMAGE_BYTES, FileTooLarge, NotRegularFile, open_file, read_file
+from vitral.core.files import (
+    DOCUMENT_BYTES,
+    IMAGE_BYTES,
+    FileTooLarge,
+    NotRegularFile,
+    open_file,
+    outside_error,
+    read_file,
+)
 from vitral.core.storage import os_error_message
 
 IMAGE_SUFFIXES = frozenset(
@@ -128,6 +136,17 @@ def read_bytes(path: str | PurePath, max_bytes: int = IMAGE_BYTES) -> bytes:
         return read_file(path, max_bytes)
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def read_beside(folder: str, path: str, where: str, outside: bool) -> bytes:
+    """The content of an image that a table in a folder names; it may be outside of the folder only if allowed."""
+    if not outside and (error := outside_error(path, folder, where)):
+        raise error
+    whole = os.path.join(folder, path)
+    if not os.path.isfile(whole):
+        message, hint = f"no such file: {path}", f"put it into {folder}, or save the images in the table"
+        raise DataError(message, code="data.missing_file", where=where, hint=hint)
+    return read_bytes(whole)
 
 
 MAX_LINE = 2**20  # characters

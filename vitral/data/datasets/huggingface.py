@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vitral.core.errors import ConfigError, DataError, format_choices
-from vitral.core.files import DOCUMENT_BYTES, NotRegularFile, check_file
-from vitral.data.datasets.files import is_image, parse_json, read_bytes, suffix, unreadable
+from vitral.core.files import DOCUMENT_BYTES, NotRegularFile, check_file, outside_is_allowed
+from vitral.data.datasets.files import is_image, parse_json, read_beside, read_bytes, suffix, unreadable
 from vitral.data.samples import (
     SPLIT_ALIASES,
     SPLITS,
@@ -50,6 +50,7 @@ class TableStore:
 
     root: str
     column: str
+    outside: bool = False  # whether a path may leave the root
 
     def read(self, name: str) -> bytes:
         file, _, row = name.rpartition("#")
@@ -60,11 +61,7 @@ class TableStore:
         where = self.address(name)
         if not path:
             raise DataError("no image in this row", code="data.missing_image", where=where, hint="remove the row")
-        outside = os.path.join(self.root, path)
-        if not os.path.isfile(outside):
-            message, hint = f"no such file: {path}", f"put it into {self.root}, or save the images in the table"
-            raise DataError(message, code="data.missing_file", where=where, hint=hint)
-        return read_bytes(outside)
+        return read_beside(self.root, path, where, self.outside)
 
     def address(self, name: str) -> str:
         return os.path.join(self.root, name)
@@ -454,7 +451,8 @@ def open_tables(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refu
     ]
     if not rows and not faults:
         report(DataError("contains no rows", code="data.empty", where=path, hint="give a dataset with images"))
-    samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes, on_fault)
+    store = TableStore(str(root), columns.image, outside_is_allowed())
+    samples = build_samples(str(path), rows, store, val_split, notes, on_fault)
     order = columns.classes or _sorted_numbers(value for _, values in labels for value in values)
     return reorder_classes(samples, order, keep_empty=False)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from vitral.core.documents import parse_json
 from vitral.core.errors import DataError, did_you_mean, format_choices
+from vitral.core.files import outside_error, outside_is_allowed
 from vitral.data.datasets.files import FileStore, read_lines, suffix
 from vitral.data.samples import (
     SPLIT_ALIASES,
@@ -176,7 +177,11 @@ def _existing(path: Path, records: list[Record], on_fault: OnFault) -> list[Reco
     lines: dict[str, int] = {}
     missing: list[str] = []
     existing: list[Record] = []
+    allowed, folder = outside_is_allowed(), str(path.parent)
     for record in records:
+        if not allowed and (error := outside_error(record.path, folder, f"{path}:{record.line}")):
+            on_fault(error)
+            continue
         address = os.path.normpath(os.path.join(path.parent, record.path))
         if address in lines:
             message, hint = f"{record.path} is already on line {lines[address]}", "remove one of the two lines"

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from vitral.core.custom import is_trusted
 from vitral.core.errors import ConfigError
+from vitral.core.files import outside_is_allowed
 from vitral.core.storage import Lock, make_folders, write_file_atomically
 from vitral.runs.folder import is_run
 from vitral.runs.sweeps.folder import Trial
@@ -66,7 +67,8 @@ def _start(trial: Trial) -> "subprocess.Popen[bytes]":
     make_folders(trial.folder.path.parent)
     write_file_atomically(trial.recipe_file, trial.recipe.to_json() + "\n")
     command = [sys.executable, "-m", "vitral", "train", "--recipe", str(trial.recipe_file)]
-    command += ["--out", str(trial.folder.path), "--auto-resume", *(["--trust"] if is_trusted() else [])]
+    command += ["--out", str(trial.folder.path), "--auto-resume"]
+    command += [*(["--trust"] if is_trusted() else []), *(["--allow-outside"] if outside_is_allowed() else [])]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
     with trial.log_file.open("wb") as log:
         return subprocess.Popen(
