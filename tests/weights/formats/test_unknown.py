@@ -56,6 +56,15 @@ def test_a_foreign_file_is_refused_by_what_it_is(tmp_path: Path, name: str) -> N
     assert caught.value.hint
 
 
+def test_a_hybrid_with_another_resnet_is_named_by_its_candidates(tmp_path: Path) -> None:
+    names = ["cls_token", "patch_embed.backbone.conv1.0.weight", "patch_embed.backbone.layer1.0.conv1.weight"]
+    names += ["patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "head.weight"]
+    save_file({name: torch.ones(2, 2) for name in names}, tmp_path / "hybrid.safetensors")
+    with raises("weights.unknown_format", "vit_base_resnet26d_224", "vit_small_resnet50d_s16_224") as caught:
+        vitral.load(tmp_path / "hybrid.safetensors")
+    assert "vit_small_r26_s32_224" in caught.value.hint
+
+
 def test_volumes_of_vit_pytorch_have_the_names_of_images_and_are_asked_for_settings(tmp_path: Path) -> None:
     with raises("weights.missing_setting", "stem.patch=", "mixer.heads=") as caught:
         vitral.load(foreign("vit_3d", tmp_path))

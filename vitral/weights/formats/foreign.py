@@ -91,6 +91,12 @@ ARCHITECTURES = (
     Foreign("NaViT", (r"^pos_embed_height$|^attn_pool_queries$",)),
     Foreign("CCT, with a convolutional tokenizer", (r"^tokenizer\.conv_layers\.",)),
     Foreign(
+        "a hybrid of timm with a ResNet-D before its blocks: vit_small_resnet26d_224, vit_small_resnet50d_s16_224, "
+        "vit_base_resnet26d_224 or vit_base_resnet50d_224",
+        (r"^patch_embed\.backbone\.layer1\.\d+\.conv1\.", r"^blocks\.\d+\.attn\."),
+        "give a hybrid of the paper, such as vit_small_r26_s32_224, or a plain Vision Transformer",
+    ),
+    Foreign(
         "ResNet or a relative of it", (r"(^|\.)layer[1-4]\.\d+\.conv\d\.|stages\.\d+\.layers\.\d+\.(layer|shortcut)\.",)
     ),
     Foreign("Whisper, a speech model", (r"encoder\.conv1\.weight", r"decoder\.embed_tokens"), IMAGE_MODEL),
