@@ -15,7 +15,7 @@ from vitral.models.embed import Hybrid, Patches
 from vitral.models.head import DistilledHead, LinearHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.norm import RmsNorm
-from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanPool
+from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanPool, PrefixPool
 from vitral.models.position import Learned1d, RelativeBias, Rope2d, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
@@ -24,6 +24,7 @@ from vitral.weights.load import LoadedModel
 WIDTH, HEADS, CLASSES = 48, 3, ("cat", "dog", "Ünlü", "a|b")
 PATCH = Size(8, 8)
 NO_KEY_BIAS, NO_OUTPUT_BIAS, ONE_LAST_NORM = "no key bias", "no output bias", "one last norm"
+NO_MLP_SCALE = "no scale of the MLP"
 
 
 class Subject:
@@ -52,6 +53,8 @@ class Subject:
                 tensor.chunk(3)[1].zero_()
             if self.special == NO_OUTPUT_BIAS and name.endswith("mixer.project.bias"):
                 tensor.zero_()
+            if self.special == NO_MLP_SCALE and name.endswith("mlp_branch.scale.factor"):
+                tensor.fill_(1.0)
             if self.special == ONE_LAST_NORM and name.startswith("pool.norm."):
                 tensor.copy_(own[name.removeprefix("pool.")])
         preprocessing = Preprocessing(image_size=self.model.image_size, decoding=Decoding(channels=self.model.channels))
@@ -241,6 +244,27 @@ SUBJECTS = (
         pool=MeanPool(),
         head=NoHead(),
         eps=1e-5,
+    ),
+    # Towers of larger models.
+    Subject("mean-features", position=learned("bicubic", cls=False), tokens=NO_CLASS, pool=MeanPool(), head=NoHead()),
+    Subject("unnormed-class", position=HF, pool=ClassPool(norm="none"), head=NoHead(), eps=1e-5),
+    Subject(
+        "several-class-tokens",
+        position=learned("bicubic", register_rows=True),
+        tokens=Tokens(registers=2),
+        pool=PrefixPool(),
+        head=NoHead(),
+    ),
+    Subject(
+        "rope-rms",
+        special=NO_MLP_SCALE,
+        position=Rope2d(),
+        tokens=Tokens(registers=4),
+        block=SCALED,
+        norm=RmsNorm(),
+        mixer=Attention(heads=HEADS, qk_norm=True),
+        mlp=GATED,
+        head=NoHead(),
     ),
     # The small libraries.
     Subject("vit-pytorch", position=learned("slice"), stem=BOTH, mixer=PYTORCH, eps=1e-5),
