@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -49,16 +51,30 @@ def start(line: Sequence[str], processes: int) -> int:
 
 
 def finish(process: int, seconds: float | None) -> int | None:
-    """Wait for a run, or kill its whole group after some seconds; its exit code, None if it was killed."""
+    """Wait for a run, or kill all of its processes after some seconds; its exit code, None if it was killed."""
     deadline = time.monotonic() + (300 if seconds is None else seconds)
     while time.monotonic() < deadline:
         found, status = os.waitpid(process, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
-    os.killpg(process, signal.SIGKILL)
+    for each in [process, *descendants(process)]:  # torchrun starts its workers in sessions of their own
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
     os.waitpid(process, 0)
     return None
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            children[int(entry.read_text().rpartition(")")[2].split()[1])].append(int(entry.parent.name))
+    found = list(children[process])
+    for each in found:
+        found += children[each]
+    return found
 
 
 def run_kills(photos: Path, home: Path, kills: int, seed: int) -> Iterator[Result]:
