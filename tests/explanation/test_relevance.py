@@ -83,6 +83,8 @@ def by_hand(model: VisionTransformer, images: Tensor, kept: list[Tensor]) -> Ten
             shares[:, 0], shares[:, patches] = 0.5, 0.5 / layout.grid.cells()
         case "mean_all":
             shares[:] = 1 / length
+        case "prefix":
+            shares[:, : layout.prefix()] = 1 / layout.prefix()
         case "attention":
             shares = supports.pop()[:, 0]
     if model.config.block.kind == "multi_branch":  # two attentions of a layer side by side

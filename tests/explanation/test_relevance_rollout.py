@@ -72,6 +72,8 @@ def by_hand(model: VisionTransformer, images: Tensor) -> Tensor:
             read = [joint[:, 0], torch.stack([joint[:, patch] for patch in patches]).mean(dim=0)]
         case "mean_all":
             read = [*joint.unbind(dim=1)]
+        case "prefix":
+            read = [joint[:, token] for token in range(layout.prefix())]
         case "attention":
             pool, features = model.pool, model.forward_features(images)
             assert isinstance(pool, AttentionPooling)

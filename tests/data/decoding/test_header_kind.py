@@ -66,7 +66,7 @@ def test_a_truncated_file_is_refused_and_a_whole_one_is_not(name: str, lost: str
     with pytest.raises(DataError) as caught:
         decode(data[:kept], name, Decoding(), FULL_SIZE)
     assert caught.value.where == name
-    assert caught.value.code in {"data.truncated_image", "data.corrupt_image"}
+    assert caught.value.code in {"data.truncated_image", "data.corrupt_image", "data.damaged_image"}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -67,6 +67,7 @@ class IsolatedDecoder:
         self._free = threading.Semaphore(limits.processes)
         self._idle: list[_Child] = []
         self._busy: set[_Child] = set()
+        self._closings = 0  # how often all children were ended
         finalize(self, _stop_all, self._idle, self._busy)
 
     def __call__(
@@ -79,12 +80,17 @@ class IsolatedDecoder:
     ) -> Decoded:
         """The image in the bytes of a file; DataError also where a child did not survive it."""
         with self._free:
+            closings = self._closings
             try:
                 child = self._idle.pop()
             except IndexError:
                 child = _Child()
             self._busy.add(child)
             try:
+                if self._closings != closings:  # while the child started
+                    raise DataError(
+                        "decoding was stopped", code="data.decoder_killed", where=name, hint="read it again"
+                    )
                 answer = child.decode(data, name, decoding, min_size, self.limits)
             except BaseException:
                 child.stop()
@@ -108,6 +114,7 @@ class IsolatedDecoder:
 
     def close(self) -> None:
         """End all children. Files that are being decoded are errors; later ones start new children."""
+        self._closings += 1
         _stop_all(self._idle, self._busy)
 
 
