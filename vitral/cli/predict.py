@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,7 +89,7 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     found = find_images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has no stdin
     images = (each for each in (refuse_unlisted(found) if target else found) if share.contains(each.name))
     predicted = failed = 0
-    with open_output(path, option) if target else nullcontext(sys.stdout.buffer) as file:
+    with open_output(path, option) if target else nullcontext(sys.stdout.buffer) as file, ExitStack() as stack:
         keep_freed_memory()
         merging = None
         if merge:
@@ -100,6 +100,7 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
             reading: ReadingOptions = {"lenient": lenient, "max_pixels": max_pixels}
             reading["isolation"] = Isolation() if isolate else None
             predictor = Predictor(model, engine=engine, merging=merging, **reading)
+        stack.callback(predictor.close)  # after an interrupt the process would wait for the threads that read
         stream = PredictionStream(predictor, images, batch_size)
         outputs = stream.outputs("features" if features else "logits")
         if features:

@@ -60,7 +60,7 @@ def read_batches(
         while waiting:
             yield from builder.add(*waiting.popleft())
         yield from builder.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, GeneratorExit):
         pool.shutdown(wait=False, cancel_futures=True)
         if isinstance(decode, IsolatedDecoder):
             decode.close()  # else the threads would wait for the files at hand

@@ -22,7 +22,7 @@ from vitral.core.imports import is_imported
 from vitral.core.manifest import file_policy, hashed_early
 from vitral.data.decoding.decode import ImageDecoder, decode_image
 from vitral.data.decoding.image_objects import ImageLike, image_bytes
-from vitral.data.decoding.isolation import Isolation
+from vitral.data.decoding.isolation import IsolatedDecoder, Isolation
 from vitral.data.transforms.preprocessing import Preprocessing, image_name
 from vitral.inference.batches import Batch, read_batches
 from vitral.inference.engines.engine import (
@@ -243,6 +243,11 @@ class Predictor:
     def read_batches(self, images: Iterable[ImageRef], batch_size: int) -> Iterator[Batch]:
         """The images as the model takes them, in batches."""
         return read_batches(images, self.bundle.preprocessing, batch_size, self._decode)
+
+    def close(self) -> None:
+        """End the child processes of an `Isolation`; files that they are decoding are errors."""
+        if isinstance(self._decode, IsolatedDecoder):
+            self._decode.close()
 
     @property
     def _shape(self) -> tuple[int, int, int]:
