@@ -108,6 +108,7 @@ CHEAPER = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("settings", CHEAPER.values(), ids=CHEAPER.keys())
 def test_a_run_with_cheaper_steps_resumes_to_the_byte(
     home: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]

@@ -92,6 +92,7 @@ def test_a_trial_is_the_run_that_train_makes(here: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_halving_trains_the_best_longer(here: Path) -> None:
     done = small_sweep(here, {"lr": [1e-6, 1e-5, 3e-3, 1e-3]}, GridSearch(halving=2))
     rungs = [[each for each in done.result.trials if each.rung == rung] for rung in (1, 2, 3)]
@@ -138,6 +139,7 @@ def test_models_are_compared_on_images_held_out_of_the_training_images(here: Pat
     assert sum(row.endswith(",test") for row in rows) == 8
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_goes_on_where_it_was(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over = {"lr": [1e-5, 1e-3, 3e-3]}
     whole = small_sweep(here, over, out="whole")
