@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -324,7 +325,11 @@ def test_an_interrupt_leaves_no_decoding_process_behind(model: str, tmp_path: Pa
     (tmp_path / "hang.gif").write_bytes(breaking("hang"))
     (tmp_path / "site").mkdir()
     line = [sys.executable, "-m", "vitral", "predict", model, str(tmp_path / "hang.gif"), "--isolate", *ENGINE]
-    with breakable(tmp_path / "site"), subprocess.Popen(line, stdout=-1, stderr=-1, text=True) as process:
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a shell in the background may have ignored
+    with (
+        breakable(tmp_path / "site"),
+        subprocess.Popen(line, stdout=-1, stderr=-1, text=True, preexec_fn=heed) as process,  # noqa: PLW1509, no threads yet
+    ):
         children: list[str] = []
         while not children and process.poll() is None:
             time.sleep(0.1)
