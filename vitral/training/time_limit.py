@@ -1,7 +1,7 @@
 """Training within a time limit: the number of steps is planned while they are taken.
 
-A plan is a list of changes: from step `s` on, the run has `n` steps in all. The first is made before any step, from
-nothing, and holds for two steps; those are timed. Each later change follows when the number of steps has doubled, or
+A plan is a list of changes: from step `s` on, the run has `n` steps in all. The first is made before any step is
+timed, and holds for two steps, which are timed. Each later change follows when the number of steps has doubled, or
 after a quarter of the steps that were left, so that the last ones come just before the end. The schedule is stretched
 or compressed over what is left: its position is piecewise linear in the step, from 0 at the first to 1 at the last.
 

@@ -48,7 +48,7 @@ def run_trials(
                 raise StopSweep(stop.signal)
             while waiting and len(running) < jobs:
                 trial = next((each for each in waiting if not _is_locked(each)), None)
-                if trial is None:  # left over from a sweep that was killed; it ends by itself
+                if trial is None:  # all are still trained by the processes of a killed sweep
                     break
                 waiting.remove(trial)
                 running.append((trial, _start(trial)))

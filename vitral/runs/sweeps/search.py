@@ -84,7 +84,7 @@ class GridSearch(BaseSearch):
 
 
 class RandomSearch(BaseSearch):
-    """A number of combinations, each value drawn by itself (Bergstra and Bengio, 2012); no combination comes twice."""
+    """Random combinations, all different, with independent values (Bergstra and Bengio, 2012)."""
 
     kind: Literal["random"] = "random"
     trials: int = Field(default=20, ge=1)

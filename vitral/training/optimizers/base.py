@@ -1,8 +1,10 @@
 """Parameter groups: weight decay, and layer-wise learning rate decay."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,6 +22,28 @@ class BaseOptimizer(Config):
     """Options of every optimizer. It trains the parameters of the task: its model and what the task adds."""
 
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # factor of the learning rate from a layer to the one below it
+
+
+class GroupOptimizer(Optimizer):
+    """An optimizer that takes a step for one parameter group after the other."""
+
+    def __init__(self, groups: list[dict[str, Any]], options: dict[str, Any]) -> None:
+        super().__init__(groups, options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take a step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self.step_group(group)
+        return loss
+
+    def step_group(self, group: dict[str, Any]) -> None:
+        """Take a step for the weights of a group that have a gradient."""
+        raise NotImplementedError
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -28,7 +28,14 @@ from vitral.models.attention import QkvProjection
 from vitral.models.mlp import BaseFeedForward
 from vitral.models.position import AttentionPosition
 from vitral.models.vit import VisionTransformer
-from vitral.training.optimizers.base import BaseOptimizer, Fraction, param_groups, set_lr, supports_fused
+from vitral.training.optimizers.base import (
+    BaseOptimizer,
+    Fraction,
+    GroupOptimizer,
+    param_groups,
+    set_lr,
+    supports_fused,
+)
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the author: they raise small singular values fast, to between 0.7 and 1.2
 ITERATIONS = 5
@@ -110,29 +117,18 @@ def split_group(group: dict[str, Any], matrices: dict[Tensor, int], adamw_scale:
         yield {**group, "params": weights, "matrices": count, "lr_scale": scale}
 
 
-class MuonWithAdamW(Optimizer):
+class MuonWithAdamW(GroupOptimizer):
     """Muon for the groups with `matrices` in a weight, AdamW for the groups without.
 
     The matrices of a sharded model are gathered one after the other, and each process orthogonalizes all of them.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], options: dict[str, Any]) -> None:
-        super().__init__(groups, options)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
-            if weights and group["matrices"]:
-                self._step_matrices(weights, group)
-            elif weights:
-                self._step_adamw(weights, group)
-        return loss
+    def step_group(self, group: dict[str, Any]) -> None:
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        if weights and group["matrices"]:
+            self._step_matrices(weights, group)
+        elif weights:
+            self._step_adamw(weights, group)
 
     def _step_matrices(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [cast(Tensor, weight.grad) for weight in weights]

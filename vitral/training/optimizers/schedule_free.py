@@ -11,7 +11,7 @@ x is evaluated and saved. Only y, z and v are kept, since x = (y - (1 - beta1) z
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitral.training.ema import BaseAverage, NoAverage, WeightAverage
-from vitral.training.optimizers.base import BaseOptimizer, Fraction, param_groups, set_lr
+from vitral.training.optimizers.base import BaseOptimizer, Fraction, GroupOptimizer, param_groups, set_lr
 
 
 class ScheduleFreeAdamW(BaseOptimizer):
@@ -44,28 +44,17 @@ class ScheduleFreeAdamW(BaseOptimizer):
         return optimizer
 
 
-class ScheduleFree(Optimizer):
+class ScheduleFree(GroupOptimizer):
     """The weights are y; z and v are in the state, with the number of steps and the sum of their weights w."""
 
-    def __init__(self, groups: list[dict[str, Any]], options: dict[str, Any]) -> None:
-        super().__init__(groups, options)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            alike: dict[tuple[float, float], list[Tensor]] = defaultdict(list)  # by their past steps
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    state = self._state_of(weight)
-                    alike[state["step"].item(), state["weight_sum"].item()].append(weight)
-            for (past, weight_sum), weights in alike.items():
-                self._step_weights(weights, group, past + 1, weight_sum)
-        return loss
+    def step_group(self, group: dict[str, Any]) -> None:
+        alike: dict[tuple[float, float], list[Tensor]] = defaultdict(list)  # by their past steps
+        for weight in group["params"]:
+            if weight.grad is not None:
+                state = self._state_of(weight)
+                alike[state["step"].item(), state["weight_sum"].item()].append(weight)
+        for (past, weight_sum), weights in alike.items():
+            self._step_weights(weights, group, past + 1, weight_sum)
 
     def _state_of(self, weight: Tensor) -> dict[str, Tensor]:
         state = self.state[weight]
