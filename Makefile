@@ -9,10 +9,10 @@ demo: .venv/bin/vitral ## train on the bundled images and look at the answers
 	.venv/bin/vitral demo
 
 test: .venv/.ready ## run the tests, but for the variants that only multiply them: minutes
-	.venv/bin/python -m pytest -q -n auto -m 'not slow'
+	.venv/bin/python -m pytest -q -n auto --dist worksteal -m 'not slow'
 
 test-all: .venv/.ready ## run every test with every variant, as CI does
-	.venv/bin/python -m pytest -q -n auto
+	.venv/bin/python -m pytest -q -n auto --dist worksteal
 
 check: .venv/.ready ## lint, formatting, types and the architecture
 	.venv/bin/ruff check

@@ -6,13 +6,18 @@ Needs the environment of `make bench`. Each of the other benchmarks is a module 
   inference         every engine against the best peer, cell by cell
   prediction        start to first answer; predict from files
   model_loading     start to first answer of timm's and transformers' files
-  training          the loop against the bare step, two processes, start, memory, checkpoints, time to accuracy
+  training          the loop against the bare step, two processes, start, memory, checkpoints
+  learning          accuracy after 2, 5 and 10 CPU minutes, ours and other libraries
+  ablation          what the parts of the demo's recipe give, at equal CPU time
   token_merging     accuracy against images a second, of merged tokens and of int8
   zoo               every plain ViT of other libraries, opened by ours: right, refused or wrong
   round_trips       every format to every library and back: equal, named in the certificate, or refused
   attack            damaged and hostile files at every door, and killed runs: tried, held, failed
   fuzz              coverage-guided fuzzing of what reads files
+  serving           load on the server: clients, overload, slow clients, soak, reload, and other servers
+  serving_attack    hostile requests to the server, and what its OpenAPI description allows
   busy              a training step beside busy processes, by threads and how they wait
+  photo_folds       few photos from scratch, by a linear probe and by fine-tuning, in five folds
   feature_extraction, explanation, data_doctor, loader_memory, map_faithfulness, transfer
 """
 

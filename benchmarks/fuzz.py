@@ -20,7 +20,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from time import monotonic, process_time
+from time import process_time, sleep
 
 GROWTH = 50  # MB that memory may grow by after the warm-up
 WARM_UP = 2000  # inputs
@@ -169,7 +169,7 @@ class Watched:
         self.target, self.read, self.corpus = target, read, corpus
         self.count, self.answered, self.baseline, self.growth = 0, 0, 0.0, 0.0
         self.faults: set[str] = set()
-        self.started = monotonic()
+        self.started = process_time()
 
     def __call__(self, data: bytes) -> None:
         from vitral.core.errors import VitralError
@@ -205,10 +205,17 @@ class Watched:
             (self.corpus / f"crash-{sha256(data).hexdigest()[:12]}").write_bytes(data)
             print(f"FAULT {place}\n{traceback.format_exc()}", flush=True)
 
+    def end_after(self, seconds: float) -> None:
+        """Report once the process has taken so many seconds of CPU, however busy the machine is."""
+        while process_time() - self.started < seconds:
+            sleep(1.0)
+        self.report()
+
     def report(self) -> None:
         """Print what was found, and end the process: libFuzzer does not return."""
+        seconds = process_time() - self.started
         print(
-            f"{self.target}: {self.count:,} inputs in {monotonic() - self.started:.0f} s, {self.answered:,} answered, "
+            f"{self.target}: {self.count:,} inputs in {seconds:.0f} s of CPU, {self.answered:,} answered, "
             f"memory grew by at most {self.growth:.0f} MB; faults: {', '.join(sorted(self.faults)) or 'none'}",
             flush=True,
         )
@@ -218,7 +225,7 @@ class Watched:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
-    parser.add_argument("--seconds", type=int, default=1200)
+    parser.add_argument("--seconds", type=int, default=1200, help="of CPU")
     parser.add_argument("--seeds", type=Path, default=Path("fuzz"), help="folder of inputs, kept and extended")
     asked = parser.parse_args()
 
@@ -236,9 +243,7 @@ def main() -> None:
     for number, data in enumerate(seeds(asked.target)):
         (corpus / f"seed-{number}").write_bytes(data)
     watched = Watched(asked.target, read, corpus)
-    timer = threading.Timer(asked.seconds, watched.report)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watched.end_after, args=[asked.seconds], daemon=True).start()
     atheris.Setup(
         [sys.argv[0], f"-timeout={TIMEOUT}", f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={corpus}/", str(corpus)],
         watched,

@@ -75,7 +75,8 @@ class StepwiseRun:
         if team.is_main:
             self._stack.callback(rmtree, self.folder.path, ignore_errors=True)
         parts = build_run(recipe, samples, team)
-        parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
+        gated = Gated(parts.loader, samples.of("train"), self._gate)
+        parts = replace(parts, loader=gated, stages=[(0, gated)])
         artifacts = RunArtifacts(self.folder, parts, team)
         session = Session(self.folder, parts, team, SignalHandler(), artifacts, EventDispatcher())
         session.restore()

@@ -1,22 +1,22 @@
-"""`python -m benchmarks.training [--only TEXT]`: what training costs beyond the bare step, with the goal beside.
+"""`python -m benchmarks.training [--only TEXT] [--clock cpu]`: what training costs beyond the bare step, with its goal.
 
     loop        the whole loop against the bare training step, at the sample's size and at CIFAR-10's
     processes   two processes of one thread against one process of two
     start       seconds from the start of `vitral train sample` to its first step, beyond importing torch
     memory      of a run of 5,000 steps, tenth by tenth
     save        how long a save stalls a step
-    accuracy    seconds to 90% on Fashion-MNIST against a plain loop with timm's model
 
-TEXT is one of these words, or a part of one. For the last, run it with the Python of `make bench`.
+TEXT is one of these words, or a part of one.
 """
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from benchmarks import checkpoint_stall, time_to_accuracy, training_memory, training_start, training_step
+from benchmarks import checkpoint_stall, training_memory, training_start, training_step
 from benchmarks.__main__ import machine, say
-from benchmarks.compare import Case, Length, ratio, run_interleaved, throughput
+from benchmarks.compare import CLOCK, Case, Length, ratio, run_interleaved, throughput
 
 
 def raced(case: Case, length: Length) -> dict[str, list[float]]:
@@ -58,10 +58,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="measurements with this in their name")
     parser.add_argument("--heats", type=int, default=3, help="times that every process of a race is started anew")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each engine in a heat")
-    parser.add_argument("--root", default="", help="where Fashion-MNIST is, if not in a usual place")
-    parser.add_argument("--epochs", type=int, default=0, help="of Fashion-MNIST; as many as the recipe has if 0")
+    parser.add_argument(
+        "--clock", choices=["wall", "cpu"], default="wall", help="cpu, on one thread: where other work is running"
+    )
     given = parser.parse_args(words)
     length = Length(given.heats, given.rounds)
+    os.environ[CLOCK] = given.clock  # for the processes of a race
+    if given.clock == "cpu":
+        os.environ["OMP_NUM_THREADS"] = "1"  # threads that wait for each other would be counted
     measurements: dict[str, Callable[[], str]] = {
         "loop, sample": partial(loop, training_step.SAMPLE, length),
         "loop, cifar10": partial(loop, training_step.CIFAR, length),
@@ -69,7 +73,6 @@ def main(words: Sequence[str] | None = None) -> None:
         "start": training_start.measure,
         "memory": training_memory.measure,
         "save": checkpoint_stall.measure,
-        "accuracy": partial(time_to_accuracy.measure, given.root, given.epochs),
     }
     print(machine(), flush=True)
     for name, measure in measurements.items():

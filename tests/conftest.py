@@ -1,5 +1,6 @@
 """Every test runs in one thread, from the same seeds."""
 
+import gc
 import logging
 import os
 import random
@@ -13,9 +14,21 @@ from hypothesis import settings
 # Torch and BLAS read this when they are first imported, so a test without torch does not wait for it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Hundreds of processes import vitral: each would compile it anew where this is set.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The same examples on every machine and no deadline: no test may need a second run to pass.
 settings.register_profile("vitral", derandomize=True, deadline=None)
 settings.load_profile("vitral")
+
+
+# What is imported and collected stays: to look through it again and again took an eighth of the time of the tests.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,3 +69,4 @@ def seed() -> None:
         numpy.random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+        torch.set_warn_always(True)  # else a warning fails the first test that causes it, and hides from the others

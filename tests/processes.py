@@ -35,6 +35,7 @@ for line in sys.stdin:
         for handle, path in enumerate(outputs, start=1):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), handle)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and some shells have it ignored, and children inherit that
         sys.argv = ["-c" if code else "vitral", *words]
         if code:
             exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})

@@ -19,10 +19,17 @@ def attack(out: Path, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_special_files_and_hostile_containers_are_held(tmp_path: Path) -> None:
-    found = attack(tmp_path, "--only", "places", "--only", "containers", "--share", "0.01")
+def test_special_files_and_damaged_images_are_held(tmp_path: Path) -> None:
+    found = attack(tmp_path, "--only", "places", "--only", "images", "--share", "0.01")
     assert found["failed"] == []
-    assert set(found["tried"]) == {"special files", "hostile containers", "mutated containers"}
+    assert found["tried"] == {"special files": 65, "images cut": 16, "images flipped": 19}
+
+
+@pytest.mark.slow
+def test_hostile_images_and_containers_are_held(tmp_path: Path) -> None:
+    found = attack(tmp_path, "--only", "bombs", "--only", "containers", "--share", "0.01")
+    assert found["failed"] == []
+    assert set(found["tried"]) == {"hostile images", "hostile containers", "mutated containers"}
 
 
 @pytest.mark.slow

@@ -112,6 +112,7 @@ for name, call in calls.items():
 """
 
 
+@pytest.mark.slow
 def test_a_bundle_with_a_part_of_a_user_opens_elsewhere_with_trust_alone(parts: Path, tmp_path: Path) -> None:
     settings: dict[str, object] = {"position": f"{parts}:Sine", "depth": 1, "width": 16, "mixer.heads": 1}
     model = vitral.create_model("Ti/16", num_classes=2, image_size=32, settings=settings, trust=True)
@@ -152,7 +153,10 @@ def test_a_killed_run_with_parts_of_a_user_resumes_to_the_same_bytes(parts: Path
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    assert vitral_command("train", "--resume", "cut", home=tmp_path).returncode == 2  # without trust
+    untrusted = vitral_command("train", "--resume", "cut", home=tmp_path)
+    assert untrusted.returncode == 2
+    assert "--trust" in untrusted.stderr
+    assert "restore" not in untrusted.stderr  # nothing is wrong with the recipe
     resumed = vitral_command("train", "--resume", "cut", "--trust", home=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     last = [(tmp_path / name / "last/model.safetensors").read_bytes() for name in ("whole", "cut")]

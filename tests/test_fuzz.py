@@ -9,6 +9,7 @@ from tests.errors import raises
 
 CODES = {
     "decoder/jpeg-sampling-factors-of-0": "data.corrupt_image",
+    "decoder/jpeg-without-components": "data.corrupt_image",
     "decoder/tiff-directory-beyond-2-to-the-63": "data.corrupt_image",
     "weights/timm-embed-dim-0": "weights.bad_config",
 }

@@ -143,10 +143,10 @@ LAYOUTS = {
     "a tar with a traversal name": Layout(
         lambda root: shards(root, "../outside.png"), "data.unsafe_archive", ("../outside.png", "train-000.tar")
     ),
-    "the bundled sample": Layout(lambda root: "sample", "", ("6,000 images of 10 classes", "vitral train")),
     "a mistyped path": Layout(
         lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", "data.not_found", ("/pest", "/pets'?")
     ),
+    "the bundled sample": Layout(lambda root: "sample", "", ("6,000 images of 10 classes", "vitral train")),
 }
 
 

@@ -1,6 +1,7 @@
 """The pure parts of benchmarks.zoo: verdicts, tables, random weights."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,13 @@ from benchmarks.zoo.judge import (
     verdict_of_refusal,
 )
 from benchmarks.zoo.random_weights import randomize
-from benchmarks.zoo.report import failed, latest, missing_traits, reason_of, report, table
+from benchmarks.zoo.report import Record, failed, latest, markdown, missing_traits, reason_of, report, table
 from tests.models.variants import small
 from vitral.models.vit import VisionTransformer
+from vitral.weights.formats.registry import FAMILIES
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
 
 
 def test_an_error_is_relative_to_the_largest_value_and_infinite_for_what_cannot_be_compared() -> None:
@@ -131,3 +136,57 @@ def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path) -> None:
     file.write_text(json.dumps(record("a", "right")) + "\n" + '{"group": "vi')
     assert [found["name"] for found in read_records(file)] == ["a"]
     assert read_records(tmp_path / "none") == []
+
+
+def measured() -> list[Record]:
+    """The committed cells, the last of each."""
+    return latest(read_records(ROOT / "benchmarks" / "zoo" / "cells.jsonl"))
+
+
+def verdicts(*groups: str, way: str) -> Counter[str]:
+    return Counter(cell["verdict"] for cell in measured() if cell["group"] in groups and cell["way"] == way)
+
+
+def test_the_page_states_the_cells_that_were_measured_and_none_is_wrong() -> None:
+    cells = measured()
+    assert not failed(cells)
+    assert "\n".join(markdown(cells)) in PAGE
+    given, bare = (verdicts("vit-pytorch", "torchvision", way=way) for way in ("settings", "bare"))
+    text = " ".join(PAGE.split())
+    assert f"{given['right']} of {given.total()} models are right and {given['refused']} is refused" in text
+    assert f"without settings, {bare['right']} is right and {bare['refused']} are refused" in text
+    others = verdicts("vit-pytorch-others", way="settings") + verdicts("vit-pytorch-others", way="bare")
+    assert set(others) == {"refused"}
+    assert f"All {others.total() // 2} variants of vit-pytorch that are not plain are refused" in text
+    towers = verdicts("transformers-bare", way="bare")
+    assert f"The state dicts of {towers.total()} vision towers of transformers" in text
+    counts = f"{towers['right']} are right and {towers['refused']} are refused"
+    assert f"{counts}, most as what they are and" in text
+    assert f"{towers['not built']} could not be asked" in text
+
+
+def test_shares_of_models_that_are_right_reach_their_goals() -> None:
+    for group in ("vit", "deit", "eva", "beit", "flexivit", "transformers", "transformers-more"):
+        hub = verdicts(group, way="hub")
+        assert hub["right"] >= (0.95 if group == "vit" else 0.9) * hub.total(), group
+        if (arch := verdicts(group, way="arch")) and hub:
+            assert arch["right"] >= 0.85 * hub.total(), group
+
+
+def test_the_readme_and_the_page_state_the_same_numbers() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    timm, library = verdicts("vit", way="hub"), verdicts("transformers", way="hub")
+    assert f"of {timm.total()} `vit_*` names of timm, {timm['right']} give its outputs to 1e-6" in readme
+    assert f"and {timm['refused']} are refused" in readme
+    assert f"of {library.total()} models of transformers, {library['right']} and {library['refused']};" in readme
+    groups = ("vit", "deit", "eva", "aimv2", "beit", "flexivit", "naflexvit", "test_vit")
+    plain = verdicts(*groups, way="hub")
+    assert f"{plain['right']} of its {plain.total()} plain Vision Transformers open" in PAGE
+
+
+def test_every_model_type_that_is_read_is_on_the_page() -> None:
+    types = {kind for family in FAMILIES for kind in family.types}
+    assert f"{len(types)} values of `model_type`" in PAGE
+    listed = PAGE.partition("## Hugging Face\n")[2].partition("\n- **")[0]
+    short = {kind: kind.removesuffix("_vision_model") for kind in types}  # the tower alone of a family that is listed
+    assert not [kind for kind in types if f"`{kind}`" not in listed and f"`{short[kind]}`" not in listed]

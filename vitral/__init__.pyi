@@ -57,6 +57,12 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.runs.merge import merge as merge
     from vitral.runs.options import TrainOptions as TrainOptions
     from vitral.runs.preflight import check as check
+    from vitral.runs.selftraining.pseudo_labels import PseudoLabeling as PseudoLabeling
+    from vitral.runs.selftraining.selftrain import SelfTraining as SelfTraining
+    from vitral.runs.selftraining.selftrain import selftrain as selftrain
+    from vitral.runs.similarity.cluster import cluster as cluster
+    from vitral.runs.similarity.curate import curate as curate
+    from vitral.runs.similarity.search import search as search
     from vitral.runs.sweeps.search import GridSearch as GridSearch
     from vitral.runs.sweeps.search import RandomSearch as RandomSearch
     from vitral.runs.sweeps.search import Range as Range
@@ -65,6 +71,7 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.runs.train import Run as Run
     from vitral.runs.train import resume as resume
     from vitral.runs.train import train as train
+    from vitral.serving.serve import serve as serve
     from vitral.tasks.task import BaseTask as BaseTask
     from vitral.tasks.task import Outcome as Outcome
     from vitral.tasks.task import Task as Task

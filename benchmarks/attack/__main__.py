@@ -26,7 +26,7 @@ from benchmarks.attack import artifacts, containers, giants, images, kills, plac
 from benchmarks.attack.case import Case, Result, run_cases
 from vitral.core.machine import cpu_name
 
-FAMILIES = ("artifacts", "images", "containers", "places", "giants", "kills")
+FAMILIES = ("artifacts", "images", "bombs", "containers", "places", "giants", "kills")
 
 
 def cases_of(family: str, seed: int, share: float, home: Path) -> Iterator[Case]:
@@ -35,6 +35,9 @@ def cases_of(family: str, seed: int, share: float, home: Path) -> Iterator[Case]
     elif family == "images":
         images.predictor()
         yield from images.cases(seed, share)
+    elif family == "bombs":
+        images.predictor()
+        yield from images.hostile()
     elif family == "containers":
         yield from containers.cases(seed, share)
     elif family == "places":
@@ -50,7 +53,8 @@ def attack(families: list[str], seed: int, share: float, count: int) -> Iterator
         with TemporaryDirectory(prefix=f"attack-{family}-") as folder:
             home = Path(folder)
             if family != "kills":
-                yield from run_cases(cases_of(family, seed, share, home))
+                warm_up = images.warm_up if family in {"images", "bombs"} else lambda: None
+                yield from run_cases(cases_of(family, seed, share, home), warm_up)
             elif count:
                 yield from kills.run_kills(artifacts.make_photos(home / "photos"), home, count, seed)
 

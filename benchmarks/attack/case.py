@@ -1,11 +1,13 @@
 """A case: files that are made, what a user would do with them, and what must come of it."""
 
+import ctypes
 import os
 import resource
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Literal, NamedTuple
@@ -14,7 +16,7 @@ from vitral.core.errors import VitralError
 
 CPU_SECONDS = 1.0  # that a hostile file may take
 MEGABYTES = 300  # that it may take beyond the baseline
-PATIENCE = 30  # seconds, after which a case is ended; ten times that for what must work
+PATIENCE = 30  # seconds of CPU, after which a case is ended; ten times that for what must work, and for waiting
 MEMORY = 8 << 30  # bytes of address space beyond the baseline, four times that for what must work
 CASES_A_CHILD = 40
 
@@ -73,7 +75,9 @@ def cost_fault(seconds: float, megabytes: float, cpu_seconds: float) -> str:
 
 
 def reset_peak() -> float:
-    """Reset the peak of this process's memory, and return what it has, in MB."""
+    """Reset the peak of this process's memory, and return what it has, in MB, without what was freed."""
+    with suppress(AttributeError):  # not of glibc
+        ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
 
@@ -87,13 +91,16 @@ def memory(field: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def run_cases(cases: Iterable[Case]) -> Iterator[Result]:
-    """Run cases in children of this process, some dozens each; one that dies or hangs names its case."""
+def run_cases(cases: Iterable[Case], warm_up: Callable[[], object] = lambda: None) -> Iterator[Result]:
+    """Run cases in children of this process, some dozens each; one that dies or hangs names its case.
+
+    A child warms up before its first case: what is imported on first use belongs to the baseline.
+    """
     waiting = list(cases)
     while waiting:
         batch = waiting[:CASES_A_CHILD]
         done = 0
-        for result in run_child(batch):
+        for result in run_child(batch, warm_up):
             yield result
             done += 1
         if done < len(batch):  # the child died in the next one
@@ -103,7 +110,7 @@ def run_cases(cases: Iterable[Case]) -> Iterator[Result]:
         waiting = waiting[done:]
 
 
-def run_child(batch: list[Case]) -> Iterator[Result]:
+def run_child(batch: list[Case], warm_up: Callable[[], object]) -> Iterator[Result]:
     """The results of a forked child, as it gives them."""
     import json
 
@@ -117,9 +124,11 @@ def run_child(batch: list[Case]) -> Iterator[Result]:
         with os.fdopen(write, "w") as out, open(os.devnull, "w") as null:
             os.dup2(null.fileno(), 1)
             os.dup2(null.fileno(), 2)
+            warm_up()
             for case in batch:
                 patience = PATIENCE * (10 if case.expected == "works" else 1)
-                signal.alarm(patience)  # whose default action ends the process
+                signal.setitimer(signal.ITIMER_PROF, patience)  # whose default action ends the process
+                signal.alarm(10 * PATIENCE)
                 out.write(json.dumps(run_case(case)) + "\n")
                 out.flush()
         os._exit(0)

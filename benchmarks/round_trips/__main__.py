@@ -6,6 +6,7 @@ everything that did not, `refused` if the target cannot hold the model and the e
 
   python -m benchmarks.round_trips --source timm,google --subject hybrid --json trips.jsonl
   python -m benchmarks.round_trips --oracles      the libraries run on every file; needs the Python of `make bench`
+  python -m benchmarks.round_trips --json trips.jsonl --report               the table of what is there
 """
 
 import argparse
@@ -14,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -23,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from benchmarks.round_trips.libraries import Libraries
 from benchmarks.round_trips.subjects import SUBJECTS, Subject
 from vitral.core.config import parse_settings
 from vitral.core.errors import ConfigError, WeightsError
@@ -57,6 +59,7 @@ class Trip:
     verdict: str  # equal, named, refused, WRONG
     detail: str = ""
     difference: float = 0.0  # of outputs, relative
+    libraries: tuple[str, ...] = ()  # that each certificate of a file of another library ran, or why it ran none
 
 
 class SourceFile:
@@ -146,7 +149,7 @@ def round_trip(source: SourceFile, to: str) -> Trip:
         there = convert(source.bundle, home / "target", to=to).certificate
     except WeightsError as error:
         verdict = "refused" if error.code in REASONS and error.message else "WRONG"
-        return Trip(*about, verdict, error.message)
+        return Trip(*about, verdict, error.message, libraries=(read_certificate(source.bundle).source_library,))
     format = BY_NAME[there.written.software]
     model = open_model(source.bundle).loaded.bundle.model
     assert isinstance(model, Vit)
@@ -158,7 +161,9 @@ def round_trip(source: SourceFile, to: str) -> Trip:
     if source.format.writable:
         end = home / "back"
         certificates.append(convert(home / "bundle", end, to=source.format.library).certificate)
-    return judge(source, about, end, certificates, rules)
+    first, *back = certificates[0], *certificates[3:]
+    libraries = (first.source_library, there.library, read.source_library, *(each.library for each in back))
+    return replace(judge(source, about, end, certificates, rules), libraries=libraries)
 
 
 def open_target(folder: Path, format: Format, model: Vit) -> OpenedModel:
@@ -227,6 +232,9 @@ def run(formats: Sequence[str], subjects: Sequence[str], targets: Sequence[str],
     with ExitStack() as stack:
         for module in () if oracles else ("convert", "verify"):
             stack.enter_context(patch(f"vitral.weights.{module}.run_library", return_value=SILENT))
+        if oracles:
+            started = stack.enter_context(Libraries())
+            stack.enter_context(patch("vitral.weights.oracles.oracle.run_process", started.run))
         home = Path(stack.enter_context(TemporaryDirectory(prefix="round-trips-")))
         for source in sources(home, formats, subjects):
             for to in targets:
@@ -249,6 +257,28 @@ def matrix(trips: Sequence[Trip]) -> str:
     return "\n".join(lines)
 
 
+def totals(trips: Sequence[Trip]) -> str:
+    counts = Counter(trip.verdict for trip in trips)
+    return f"{len(trips)} trips: {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}"
+
+
+def read_trips(path: Path) -> list[Trip]:
+    """The trips of a file of JSON lines."""
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [Trip(**line | {"libraries": tuple(line["libraries"])}) for line in lines]
+
+
+def library_counts(trips: Sequence[Trip]) -> list[str]:
+    """How often each library ran, or why none did, for the files of the sources and for all others, the most first."""
+    lines = []
+    firsts = {(trip.source, trip.subject): trip.libraries[:1] for trip in trips}
+    others = [trip.libraries[1:] for trip in trips]
+    for title, found in (("files of the sources", [*firsts.values()]), ("files on the way", others)):
+        counts = Counter(library for each in found for library in each)
+        lines += [f"{title}: {counts.total()}", *(f"  {count:4} x {name}" for name, count in counts.most_common())]
+    return lines
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.round_trips",
@@ -261,16 +291,18 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--to", default=",".join(TARGETS), help="libraries, separated by commas (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a JSON line for each trip")
     parser.add_argument("--oracles", action="store_true", help="run the libraries on every file, where installed")
+    parser.add_argument("--report", action="store_true", help="print the table of the file and try nothing")
     given = parser.parse_args(words)
     torch.set_num_threads(1)
-    trips = []
-    for trip in run(given.source.split(","), given.subject.split(","), given.to.split(","), given.oracles):
+    trips = read_trips(given.json) if given.report else []
+    chosen = given.source.split(","), given.subject.split(","), given.to.split(",")
+    for trip in () if given.report else run(*chosen, given.oracles):
         trips.append(trip)
         print(f"{trip.source} {trip.subject} -> {trip.target}: {trip.verdict} {trip.detail[:150]}", file=sys.stderr)
         if given.json:
             with given.json.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(asdict(trip)) + "\n")
-    print(matrix(trips))
+    print("\n".join([matrix(trips), totals(trips), *library_counts(trips)]))
     return any(trip.verdict == "WRONG" for trip in trips)
 
 

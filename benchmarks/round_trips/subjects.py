@@ -11,12 +11,12 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, PreNorm
-from vitral.models.embed import Hybrid, Patches
+from vitral.models.embed import Hybrid, OverlappingPatches, Patches
 from vitral.models.head import DistilledHead, LinearHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.norm import RmsNorm
 from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanPool, PrefixPool
-from vitral.models.position import Learned1d, RelativeBias, Rope2d, SinCos2d
+from vitral.models.position import Learned1d, RelativeBias, Rope2d, RopeCls, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel
@@ -24,7 +24,7 @@ from vitral.weights.load import LoadedModel
 WIDTH, HEADS, CLASSES = 48, 3, ("cat", "dog", "Ünlü", "a|b")
 PATCH = Size(8, 8)
 NO_KEY_BIAS, NO_OUTPUT_BIAS, ONE_LAST_NORM = "no key bias", "no output bias", "one last norm"
-NO_MLP_SCALE = "no scale of the MLP"
+NO_MLP_SCALE, NO_LAST_PIXELS = "no scale of the MLP", "no last rows and columns of the kernel"
 
 
 class Subject:
@@ -55,6 +55,9 @@ class Subject:
                 tensor.zero_()
             if self.special == NO_MLP_SCALE and name.endswith("mlp_branch.scale.factor"):
                 tensor.fill_(1.0)
+            if self.special == NO_LAST_PIXELS and name == "stem.project.weight":
+                tensor[..., PATCH.height :, :] = 0
+                tensor[..., PATCH.width :] = 0
             if self.special == ONE_LAST_NORM and name.startswith("pool.norm."):
                 tensor.copy_(own[name.removeprefix("pool.")])
         preprocessing = Preprocessing(image_size=self.model.image_size, decoding=Decoding(channels=self.model.channels))
@@ -265,6 +268,17 @@ SUBJECTS = (
         mixer=Attention(heads=HEADS, qk_norm=True),
         mlp=GATED,
         head=NoHead(),
+    ),
+    Subject("rope-cls", position=RopeCls(), tokens=Tokens(norm=True), stem=UNBIASED, head=NoHead(), eps=1e-5),
+    Subject(
+        "margin",
+        special=NO_LAST_PIXELS,
+        position=learned("bicubic", cls=False),
+        tokens=NO_CLASS,
+        stem=OverlappingPatches(patch=Size(PATCH.height + 4, PATCH.width + 4), stride=PATCH),
+        pool=MeanPool(),
+        head=NoHead(),
+        eps=1e-12,
     ),
     # The small libraries.
     Subject("vit-pytorch", position=learned("slice"), stem=BOTH, mixer=PYTORCH, eps=1e-5),

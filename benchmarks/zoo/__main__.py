@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.zoo import huggingface_bare, huggingface_models, other_models, timm_models
 from benchmarks.zoo.judge import Subject, judge
-from benchmarks.zoo.report import Record, failed, key_of, latest, report, worst_error
+from benchmarks.zoo.report import Record, failed, key_of, latest, markdown, report, worst_error
 from vitral.core.machine import cpu_name
 
 NAMES_A_WORKER = 20
@@ -152,6 +152,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a JSON line for each cell")
     parser.add_argument("--resume", action="store_true", help="skip cells that are right in the file")
     parser.add_argument("--report", action="store_true", help="print the table of the file and try nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the docs instead")
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
@@ -173,7 +174,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if not given.resume:
             records = []
         records += try_all(targets, ways, given.json)
-    print(report(latest(records)))
+    print("\n".join(markdown(latest(records))) if given.markdown else report(latest(records)))
     return 1 if failed(latest(records)) else 0
 
 

@@ -35,7 +35,8 @@ def lucid(module: str, kind: str, sizes: tuple[tuple[int, int], ...] = ((32, 32)
     arguments = LUCID | more
     heads = {"mixer.heads": arguments["heads"], "image_size": _text(arguments["image_size"])}
     pool = {"pool": "mean_all" if more.get("pool") == "mean" else "cls"} if kind != "SimpleViT" else {}
-    return Case(f"vit_pytorch.{module}", kind, arguments, heads | pool, sizes)
+    patch = {"stem.patch": arguments["patch_size"]} if "channels" in more else {}  # which a square of 3 channels tells
+    return Case(f"vit_pytorch.{module}", kind, arguments, heads | pool | patch, sizes)
 
 
 def _text(size: int | tuple[int, int]) -> str:
@@ -112,8 +113,8 @@ def answer(model: Any, images: Tensor) -> Answers:
     """Tokens of the encoder, before and after the norm that follows it, and logits."""
     caught: list[Tensor] = []
     encoder = model.transformer if hasattr(model, "transformer") else model.encoder
-    hook = encoder.register_forward_hook(lambda part, given, found: caught.append(found))
-    logits = model(images)
+    hook = encoder.register_forward_hook(lambda part, given, found: caught.append(first(found)))
+    logits = first(model(images))
     hook.remove()
     registers = len(model.register_tokens) if hasattr(model, "register_tokens") else 0
     tokens = caught[0].roll(registers, dims=1)  # the library has them after the patches, ours before
@@ -122,3 +123,8 @@ def answer(model: Any, images: Tensor) -> Answers:
     if isinstance(head, torch.nn.Sequential) and isinstance(head[0], torch.nn.LayerNorm):
         definitions["after the head's norm"] = head[0](tokens)
     return Answers(images, definitions, logits)
+
+
+def first(found: Any) -> Tensor:
+    """What a part returns, without what it returns beside it for a loss."""
+    return found[0] if isinstance(found, tuple) else found

@@ -9,6 +9,12 @@ from benchmarks.zoo.judge import FAILURES, VERDICTS
 
 Record = Mapping[str, Any]
 Key = tuple[str, str, str]  # group, name, way
+TITLES = {  # of the groups in the table of the docs
+    "vit": "timm `vit_*`",
+    **{group: f"timm `{group}*`" for group in ("deit", "eva", "aimv2", "beit", "flexivit", "naflexvit", "test_vit")},
+    "transformers": "transformers: the families of this page",
+    "transformers-more": "transformers: others that are nearly plain",
+}
 
 
 def key_of(record: Record) -> Key:
@@ -38,6 +44,22 @@ def table(records: Sequence[Record]) -> list[str]:
         numbers = [tried, *(counts[verdict] for verdict in VERDICTS), counts["not built"]]
         share = f"{100 * counts['right'] / tried:.1f}" if tried else "-"
         lines.append(f"{group:<{width}}  {way:<8}" + "".join(f"{number:>10}" for number in numbers) + f"{share:>10}")
+    return lines
+
+
+def markdown(records: Sequence[Record], names: Mapping[str, str] = TITLES) -> list[str]:
+    """The table of the docs: the verdicts of each group by way; what was not tried is subtracted in words."""
+    ways = {"hub": "folder of the hub", "arch": "bare file with `--arch`", "bare": "bare file"}
+    lines = [f"| group | models | {' | '.join(ways.values())} |", "|---" * (len(ways) + 2) + "|"]
+    for group, title in names.items():
+        models = {record["name"] for record in records if record["group"] == group}
+        cells = []
+        for way in ways:
+            counts = Counter(r["verdict"] for r in records if (r["group"], r["way"]) == (group, way))
+            tried = counts.total() - counts["not built"]
+            found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+            cells.append(f"{found} of {tried} tried" if 0 < tried < len(models) else found)
+        lines.append(f"| {title} | {len(models)} | {' | '.join(cells)} |")
     return lines
 
 

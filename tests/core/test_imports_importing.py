@@ -3,6 +3,7 @@
 import gc
 import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def test_the_collector_is_left_as_it_was(working: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """The tests freeze what they collected; here nothing is frozen."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
 def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected() -> None:
     with pause_gc():
         made: list[object] = []
@@ -50,6 +60,7 @@ def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected() -> N
     assert not gone.alive
 
 
+@pytest.mark.usefixtures("unfrozen")
 def test_what_somebody_has_frozen_stays_so() -> None:
     gc.freeze()
     try:

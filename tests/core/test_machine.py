@@ -9,6 +9,7 @@ import pytest
 
 from vitral.core.machine import (
     SPIN_COUNT,
+    THREADS,
     WAIT_VARIABLES,
     bound_spinning,
     cache_folder,
@@ -31,11 +32,24 @@ def test_the_cache_is_where_the_user_has_it(monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.mark.parametrize("asked", ["", "1", "2,1", "none", "0"])
 def test_as_many_threads_calculate_as_torch_would_use(asked: str) -> None:
     words = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment = {name: value for name, value in os.environ.items() if name not in THREADS}
     environment |= {"OMP_NUM_THREADS": asked} if asked else {}
     torch = subprocess.run(words, capture_output=True, text=True, check=True, env=environment, timeout=60)
     ours = [sys.executable, "-c", "from vitral.core.machine import default_threads; print(default_threads())"]
     assert subprocess.run(ours, capture_output=True, text=True, check=True, env=environment).stdout == torch.stdout
+
+
+@pytest.mark.parametrize(
+    ("mkl", "omp", "threads"), [("", "", 8), ("", "3", 3), ("2", "3", 2), ("3", "2", 3), ("0", "2", 2)]
+)
+def test_the_variable_of_mkl_comes_before_that_of_openmp(
+    mkl: str, omp: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitral.core.machine._own_cores", lambda: 8)
+    monkeypatch.setattr("vitral.core.machine.cpu_count", lambda: 8)
+    monkeypatch.setenv("MKL_NUM_THREADS", mkl)
+    monkeypatch.setenv("OMP_NUM_THREADS", omp)
+    assert default_threads() == threads
 
 
 def test_no_more_threads_calculate_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +58,8 @@ def test_no_more_threads_calculate_than_there_are_cores(monkeypatch: pytest.Monk
 
 
 def test_where_cores_are_not_told_every_processor_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "read_text", lambda *_: (_ for _ in ()).throw(OSError()))
     assert default_threads() == cpu_count()
 

@@ -1,9 +1,10 @@
 """Keeping freed memory: fewer page faults, same numbers."""
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.processes import run_forked
 
 # Counts the page faults of ten large tensors that come and go, in a process of its own: the setting is for good.
 PROGRAM = """
@@ -21,7 +22,8 @@ print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how: str) -> tuple[bool, int]:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True)
+    done = run_forked(how, code=PROGRAM)
+    assert (done.returncode, done.stderr) == (0, "")
     kept, count = done.stdout.split()
     return kept == "True", int(count)
 

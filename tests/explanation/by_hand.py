@@ -17,6 +17,7 @@ from vitral.models import (
     RelativeMlp,
     Rope2d,
     RopeAxial,
+    RopeCls,
     RopeMixed,
     VisionTransformer,
     Vit,
@@ -71,6 +72,8 @@ def branch_by_hand(config: Vit, layer: int, tokens: Tensor, all_weights: dict[st
         inside = inside_attention(config.position)
         if isinstance(inside, Rope2d):
             q, k = (turned(each, places, layout.prefix(), layout.grid, inside) for each in (q, k))
+        if isinstance(inside, RopeCls):
+            q, k = (turned_with_cls(each, places, layout.prefix(), inside, weights) for each in (q, k))
         if isinstance(inside, RopeAxial | RopeMixed):
             q, k = (turned_in_pairs(each, places, layout, inside, weights, head) for each in (q, k))
         for query in range(len(x)):
@@ -169,6 +172,20 @@ def turned_in_pairs(
             one, other = x[token, 2 * pair], x[token, 2 * pair + 1]
             result[token, 2 * pair] = one * math.cos(angle) - other * math.sin(angle)
             result[token, 2 * pair + 1] = other * math.cos(angle) + one * math.sin(angle)
+    return result
+
+
+def turned_with_cls(x: Array, places: list[Place], prefix: int, rope: RopeCls, weights: dict[str, Array]) -> Array:
+    """Pairs i and i + d/2 turned: of the class token by learned angles, of a patch by its row and column."""
+    result, half = x.copy(), x.shape[1] // 2
+    for token in (0, *range(prefix, len(x))):
+        for pair in range(half):
+            axis, plane = divmod(pair, half // 2)
+            angle = places[token][axis] / rope.base ** (plane / (half // 2))
+            angle = angle if token else float(weights["mixer.heads.relation.cls_angles"][pair])
+            one, other = x[token, pair], x[token, pair + half]
+            result[token, pair] = one * math.cos(angle) - other * math.sin(angle)
+            result[token, pair + half] = other * math.cos(angle) + one * math.sin(angle)
     return result
 
 

@@ -1,7 +1,6 @@
 """The page in a real browser: it asks nothing of anyone, and does what its sliders, keys and patches promise."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
+from tests.browser import launch_browser
 from tests.explanation.page.test_page import odd
 from tests.explanation.stand_in import stand_in, stand_in_resnet
 from vitral.explanation.explanation import Explanation
@@ -18,22 +18,14 @@ from vitral.models.base import Grid
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), "")
 ATTENTION, MAP, WINDOW = "[data-canvas=attention]", "[data-canvas=map]", "[data-canvas=window]"
 SIMILARITY, LIVE = "[data-canvas=similarity]", "#live"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    driver = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install 'vitral[test]'"
-    )
-    if not CHROMIUM:
-        pytest.skip("there is no chromium: apt-get install chromium")
-    with driver.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with launch_browser() as found:
         yield found
-        found.close()
 
 
 class Visit:

@@ -19,11 +19,11 @@ from vitral.explanation.figures import (
     distinct_stems,
     figures,
     map_figure,
-    overlay_map,
     plain_text,
     summary_attention,
     write_figures,
 )
+from vitral.explanation.page.pictures import overlay_map
 from vitral.models.base import Grid
 
 WHOLE = {"rollout", "relevance", "attention", "occlusion", "heads", "logit_lens", "faithfulness", "features"}

@@ -92,6 +92,7 @@ def test_a_network_that_begins_with_convolutions_shows_the_first_as_it_is_used(n
     np.testing.assert_allclose(found.explained_variance, shares, rtol=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_model_has_filters_to_show(name: str) -> None:
     model = VARIANTS[name].build()

@@ -88,6 +88,7 @@ def test_sines_in_reading_order_begin_after_the_class_token() -> None:
     np.testing.assert_allclose(values[1, 2, 3, 4], F.cosine_similarity(rows[8], rows[22], dim=0), atol=1e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_has_positions_to_compare_or_says_why_not(name: str) -> None:
     config = VARIANTS[name]

@@ -76,6 +76,7 @@ def test_pictures_of_other_sizes_are_resized_in_the_graph(
     assert notes.certificate.difference <= 1e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 def test_int8_tells_how_it_came_to_be(target: Target, tmp_path: Path) -> None:
     found = loaded(channels=1)

@@ -118,6 +118,7 @@ def test_pictures_of_another_fixed_size_are_made_of_that_size(home: Path) -> Non
     assert pixels(home / "photos" / "one.png").shape == (40, 30, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("input_size", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
 @pytest.mark.parametrize(
     "view", [CenterCrop(), CenterCrop(fraction=1.0), Resize(), CenterCrop(aspect="squash")], ids=repr

@@ -95,6 +95,7 @@ def test_a_picture_is_taken_as_the_export_takes_it() -> None:
     assert export_input(data, "a", plan(found, input_size="dynamic")).shape == (50, 70, 3)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), Resize()], ids=repr)
 @pytest.mark.parametrize("input_size", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (120, 500), (20, 20)], ids=str)

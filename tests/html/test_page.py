@@ -1,11 +1,12 @@
 """Pages: escaped, whole, and written so that nobody sees half of one."""
 
+import json
 from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
 
-from vitral.html.page import printable, render
+from vitral.html.page import printable, render, script_json
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,9 @@ def test_a_template_has_the_look_and_its_siblings(tmp_path: Path) -> None:
 def test_a_value_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UndefinedError, match="name"):
         render(template(tmp_path, "{{ name }}"))
+
+
+def test_nothing_in_the_json_ends_its_script() -> None:
+    text = str(script_json({"name": "</script><!--<script>&\u2028"}))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"name": "</script><!--<script>&\u2028"}

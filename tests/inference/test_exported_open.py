@@ -118,18 +118,19 @@ def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None
         read_export(copied)
 
 
-def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path) -> None:
-    export(source(), export_images(), ExportRequest(TorchTarget()), tmp_path / "torch")
-    with raises("weights.unsupported", tmp_path / "torch", "run.py"):
-        read_export(tmp_path / "torch")
-    wishes = {
-        "any": ExportRequest(OnnxTarget(), input_size="dynamic"),
-        "one": ExportRequest(OnnxTarget(), input_size=Size(40, 50)),
-    }
-    for name, wish in wishes.items():
-        export(source(), export_images(), wish, tmp_path / name)
-        with raises("weights.unsupported", tmp_path / name, "--image-size"):
-            read_export(tmp_path / name)
+RUNNER_ALONE = {
+    "one size": (ExportRequest(OnnxTarget(), input_size=Size(40, 50)), "--image-size"),
+    "any size": (ExportRequest(OnnxTarget(), input_size="dynamic"), "--image-size"),
+    "torch": (ExportRequest(TorchTarget()), "run.py"),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("wish", "hint"), RUNNER_ALONE.values(), ids=RUNNER_ALONE)
+def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path, wish: ExportRequest, hint: str) -> None:
+    export(source(), export_images(), wish, tmp_path / "out")
+    with raises("weights.unsupported", tmp_path / "out", hint):
+        read_export(tmp_path / "out")
 
 
 def assert_damage_is_noticed(folder: Path, count: int) -> None:

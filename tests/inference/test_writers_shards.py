@@ -4,8 +4,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import raises
+from tests.processes import run_forked
 from vitral.core.errors import VitralError
 from vitral.inference.batches import Batch
 from vitral.inference.writers import WHOLE, Shard, open_feature_writer, open_output, output_exists, parse_shard
@@ -61,8 +60,7 @@ def left_behind(folder: Path, name: str) -> Path:
         "with open_output(Path(sys.argv[1]), '--out') as file:\n    file.write(b'half')\n    file.flush()\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(folder / name)], timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert run_forked(str(folder / name), code=script).returncode == -signal.SIGKILL
     (draft,) = (path for path in folder.iterdir() if path.name.startswith(f".{name}.tmp-"))
     return draft
 
@@ -197,8 +195,8 @@ def test_whatever_is_killed_the_parts_hold_every_image_once(tmp_path: Path, coun
     for attempt in range(3):
         for shard in shards:
             moments = rng.randrange(0, 60 // count + 4) if attempt < 2 else 1000
-            words = [sys.executable, "-c", WRITER, str(tmp_path), shard, str(moments)]
-            kills += subprocess.run(words, timeout=60, check=False).returncode == -signal.SIGKILL
+            done = run_forked(str(tmp_path), shard, str(moments), code=WRITER)
+            kills += done.returncode == -signal.SIGKILL
     assert kills
     assert files(tmp_path) == [f"{number}-of-{count}.txt" for number in range(1, count + 1)]
     held = Counter(line for path in tmp_path.iterdir() for line in path.read_text().splitlines())

@@ -64,7 +64,7 @@ def test_an_image_answers_the_same_in_any_company(config: Vit | Resnet) -> None:
         torch.testing.assert_close(model(batch)[1:2], model(batch[1:2]), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @EVERY
 def test_the_compiler_takes_the_whole_graph(config: Vit | Resnet) -> None:
     model, batch = awake(config).train(), images(config)
@@ -86,7 +86,7 @@ def test_the_compiler_takes_one_size_after_another() -> None:
             torch.testing.assert_close(compiled(batch), model(batch))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(36)
 @EVERY
 def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
     model = awake(config)
@@ -97,7 +97,7 @@ def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
         torch.testing.assert_close(program(given), model(given), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 @EVERY
 def test_eight_images_are_learned_by_heart(config: Vit | Resnet) -> None:
     model, batch, labels = config.build(), images(config, 8), torch.arange(8) % 4
@@ -126,6 +126,7 @@ def test_another_grid_is_answered_or_refused_by_name(config: Vit | Resnet) -> No
         assert model(other).isfinite().all()
 
 
+@pytest.mark.sampled(4)
 @EVERY
 def test_weights_go_out_and_come_back(config: Vit | Resnet) -> None:
     model, batch = awake(config), images(config)

@@ -8,8 +8,10 @@ from tests.errors import raises
 from tests.models.variants import small
 from vitral.core.config import Config, union_members
 from vitral.models import Grid, LayerScale, Layout, MultiBranch, Parallel, PostNorm, PreNorm, Vit
+from vitral.models.attention import SelfAttention
 from vitral.models.block import BlockConfig, Branch, DropPath
 from vitral.models.init import Original, initialize
+from vitral.models.mlp import BaseFeedForward
 from vitral.models.vit import build_blocks
 
 KINDS = pytest.mark.parametrize("kind", union_members(BlockConfig))
@@ -85,6 +87,46 @@ def test_drop_path_drops_nothing_in_eval_or_at_rate_zero(rate: float) -> None:
     assert DropPath(rate).eval()(x).equal(x)
     assert DropPath(0.0).train()(x).equal(x)
     assert not DropPath(0.5).train()(x).equal(x)
+
+
+def stepped(block: nn.Module, x: Tensor, keep: int, seed: int) -> list[Tensor]:
+    """The output of a block in training, and the gradients of its input and parameters."""
+    given = x.clone().requires_grad_()
+    torch.manual_seed(seed)
+    found = block.train()(given, LAYOUT, keep)
+    found.sin().sum().backward()
+    gradients = [weight.grad for weight in block.parameters() if weight.grad is not None]
+    assert given.grad is not None
+    return [found.detach(), given.grad, *gradients]
+
+
+@KINDS
+@pytest.mark.parametrize("keep", [1, LAYOUT.length()])
+@pytest.mark.parametrize("rate", [0.4, 0.99])  # at the latter, no sample is kept
+def test_a_skipped_branch_is_a_masked_one_that_is_not_computed(kind: type[PreNorm], keep: int, rate: float) -> None:
+    """Value by value and gradient by gradient, with the same draws."""
+    mask, skip = (
+        block_of(small(depth=2, block=kind(scale=LayerScale(), drop_path_rate=rate, drop_path_mode=mode)), layer=1)
+        for mode in ("mask", "skip")
+    )
+    skip.load_state_dict(mask.state_dict())
+    samples: list[int] = []
+    for part in skip.modules():
+        if isinstance(part, SelfAttention | BaseFeedForward):
+            part.register_forward_pre_hook(lambda part, given: samples.append(len(given[0])))
+    x = torch.randn(9, LAYOUT.length(), 32, dtype=torch.float64)
+    expected, found = (stepped(block, x, keep, seed=3) for block in (mask, skip))
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-9)
+    assert max(samples) < 9
+    samples.clear()
+    assert skip.eval()(x, LAYOUT, keep).equal(mask.eval()(x, LAYOUT, keep))
+    assert set(samples) == {9}
+
+
+def test_a_model_without_values_skips_nothing() -> None:
+    model = small(block=PreNorm(drop_path_rate=0.5, drop_path_mode="skip")).build_empty().train()
+    assert model(torch.empty(3, 3, 32, 48, device="meta")).shape[0] == 3
 
 
 def rates(model: nn.Module) -> list[float]:

@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, object]] = {
         "mlp": Mlp(dropout=0.3),
         "block": PreNorm(drop_path_rate=0.5),
     },
+    "skipped branches": {**PLAIN, "block": PreNorm(drop_path_rate=0.5, drop_path_mode="skip")},
     "relative positions": {**PLAIN, "position": Relative2d()},
     "rotary positions": {**PLAIN, "position": Rope2d()},
 }

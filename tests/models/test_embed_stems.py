@@ -11,13 +11,14 @@ from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import Convolutions, Grid, Hybrid, OverlappingPatches, Patches, RmsNorm, ShiftedPatches, Vit
 from vitral.models.embed import StemConfig, cut_patches, describe_stem, projected_values, shift_images
-from vitral.tasks.masked_patches import MaskedPatches
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 
 NEW = ["stem-convolutions", "stem-overlapping_patches", "stem-shifted_patches"]
 WIDE: dict[str, StemConfig] = {
     "convolutions": Convolutions(widths=(4, 5, 6)),
     "two": Convolutions(widths=(4, 5)),
     "one": Convolutions(widths=(4,)),
+    "further": Convolutions(widths=(4, 5), same_size=1),
     "overlapping": OverlappingPatches(patch=Size(14, 12), stride=Size(8, 8)),
     "odd": OverlappingPatches(patch=Size(11, 8), stride=Size(8, 8)),
     "shifted": ShiftedPatches(patch=Size(8, 8)),
@@ -48,7 +49,8 @@ def test_the_cell_of_a_token_is_in_the_middle_of_what_it_sees(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "sides"), [("convolutions", (15, 15)), ("overlapping", (14, 12)), ("shifted", (16, 16))]
+    ("name", "sides"),
+    [("convolutions", (15, 15)), ("further", (15, 15)), ("overlapping", (14, 12)), ("shifted", (16, 16))],
 )
 def test_a_token_sees_beyond_its_cell(name: str, sides: tuple[int, int]) -> None:
     rows, columns = seen_pixels(WIDE[name], 4, 4)
@@ -79,6 +81,28 @@ def test_convolutions_are_those_of_the_equation() -> None:
         x = y
     expected = x.flatten(2).mT @ stem.get_parameter("project.weight").mT + stem.get_parameter("project.bias")
     torch.testing.assert_close(stem(images), expected, atol=1e-12, rtol=1e-12)
+
+
+def test_convolutions_of_stride_1_follow_and_need_no_norm() -> None:
+    """The whole stem in float64, by torch's convolutions: a bias in each, and padding all around the last."""
+    stem = small(stem=Convolutions(widths=(4, 5), same_size=1, norm=False)).build().double().stem
+    images = torch.randn(2, 3, 32, 48, dtype=torch.float64)
+    x = images
+    for index, (stride, margin) in enumerate([(2, (1, 0, 1, 0)), (2, (0, 1, 0, 1)), (1, (1, 1, 1, 1))]):
+        kernel, bias = (stem.get_parameter(f"layers.{index}.conv.{name}") for name in ("weight", "bias"))
+        nn.init.uniform_(bias)
+        x = F.conv2d(F.pad(x, margin), kernel, bias, stride).relu()
+    expected = x.flatten(2).mT @ stem.get_parameter("project.weight").mT + stem.get_parameter("project.bias")
+    torch.testing.assert_close(stem(images), expected, atol=1e-12, rtol=1e-12)
+    assert not any("norm" in name for name in stem.state_dict())
+
+
+def test_convolutions_without_a_norm_start_with_the_variance_of_he() -> None:
+    torch.manual_seed(0)
+    stem = small(stem=Convolutions(widths=(64, 64), norm=False)).build().stem
+    kernel = stem.get_parameter("layers.1.conv.weight")  # 64 x 9 inputs
+    assert kernel.var().item() == pytest.approx(2 / (64 * 9), rel=0.03)
+    assert not stem.get_parameter("layers.1.conv.bias").any()
 
 
 def test_the_widths_are_the_channels_and_their_number_the_stride() -> None:

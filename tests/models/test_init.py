@@ -1,6 +1,7 @@
 """Where every weight starts: the constants of Google's code, measured on fresh models."""
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from vitral.models import (
     Vit,
     Zeros,
 )
-from vitral.models.init import BaseInit, InitConfig, initialize, lecun_normal_
+from vitral.models.init import BaseInit, DepthScaled, InitConfig, initialize, lecun_normal_
 from vitral.models.resnet import Bottleneck
 
 SCHEMES = pytest.mark.parametrize("scheme", union_members(InitConfig))
@@ -232,3 +233,11 @@ def test_registers_start_different_from_each_other(kind: type[BaseInit]) -> None
     registers = small(tokens=Tokens(registers=3), init=kind()).build().get_parameter("prefix.tokens")[1:]
     assert not torch.equal(registers[0], registers[1])
     assert not torch.equal(registers[1], registers[2])
+
+
+def test_depth_scaled_divides_what_a_layer_adds_by_the_square_root_of_twice_its_number() -> None:
+    model = large(init=DepthScaled(), depth=3)
+    for layer, name in product((0, 1, 2), ("mixer.project", "mlp.contract")):
+        assert_normal(spread(model, f"blocks.{layer}.{name}.weight"), 0.02 / math.sqrt(2 * (layer + 1)))
+        assert_normal(spread(model, f"blocks.{layer}.mlp.expand.weight"), 0.02)
+    assert_normal(spread(model, "stem.project.weight"), 0.02)

@@ -129,6 +129,7 @@ def options() -> dict[str, Vit]:
         "hybrid-unprojected": small(width=128, stem=Hybrid(layers=(1,), root=32, project=False)),
         "hybrid-variance": small(stem=Hybrid(layers=(1,), root=32, patch=Size(2, 2), standardization="variance")),
         "convolutions-of-gray": small(stem=Convolutions(widths=(8, 8, 8), activation="gelu"), channels=1),
+        "convolutions-without-norm": small(stem=Convolutions(widths=(8, 8, 8), same_size=2, norm=False)),
         "learned1d-layers": small(position=Learned1d(where="layers")),
         "learned1d-shared": small(position=Learned1d(where="shared")),
         "learned1d-patches-only": small(position=Learned1d(cls=False)),

@@ -1,4 +1,5 @@
 import json
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from vitral.core.config import Size, override
 from vitral.data.loading.sampler import SamplingPlan, Shuffled
 from vitral.data.transforms.crop import RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import IMAGENET
+from vitral.data.transforms.views import MultiCrop, TwoViews, View
 from vitral.models.head import LinearHead, NoHead
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import (
@@ -21,6 +23,8 @@ from vitral.recipes.recipe import (
     Steps,
     read_recipe,
 )
+from vitral.tasks.classify import Classify
+from vitral.training.clip import PerParameterClip
 
 PLAN = SamplingPlan(np.zeros(25, dtype=np.int64), Shuffled(), batch_size=10, seed=0)  # two steps an epoch
 
@@ -110,3 +114,54 @@ def test_a_recipe_of_an_earlier_format_keeps_its_pixels() -> None:
 def test_a_recipe_of_a_format_that_nobody_wrote_is_refused(format: object) -> None:
     with raises("config.unknown_name", "format"):
         read_recipe(json.dumps({"format": format}).encode())
+
+
+class Coupled(Classify):
+    """A task of two views whose loss depends on the whole batch."""
+
+    views: ClassVar[int] = 2
+
+    def batch_dependence(self) -> str:
+        return "its images are compared with each other"
+
+
+TWO = Images(views=TwoViews())
+
+
+def test_a_loss_of_the_whole_batch_is_not_split() -> None:
+    assert Recipe(task=Coupled(), images=TWO).microbatches == 1
+    with raises("config.needs_whole_batch", "microbatches", "compared with each other"):
+        Recipe(task=Coupled(), images=TWO, microbatches=2)
+
+
+def test_a_task_gets_as_many_views_as_it_compares() -> None:
+    conflicts: list[dict[str, Any]] = [
+        {"task": Coupled()},
+        {"task": Classify(), "images": TWO},
+        {"task": Coupled(), "images": Images(views=TwoViews(), external=True)},
+    ]
+    for given in conflicts:
+        with raises("config.conflict", "images.views"):
+            Recipe(**given)
+
+
+def test_views_have_the_size_of_the_model_or_their_own_and_evaluation_has_them_too() -> None:
+    views = MultiCrop(local=View(size=Size(16, 24)), local_views=3)
+    recipe = Recipe(task=Coupled(), images=Images(views=views), model=Vit(image_size=Size(32, 48)))
+    for pipeline in (recipe.train_pipeline(), recipe.eval_pipeline()):
+        assert [view.image_size for view in pipeline.views] == [Size(32, 48)] * 2 + [Size(16, 24)] * 3
+        assert [group.shape for group in pipeline.empty_batch(5)] == [(5, 2, 3, 32, 48), (5, 3, 3, 16, 24)]
+    assert Recipe().train_pipeline().views == ()
+
+
+def test_clipping_each_parameter_comes_back_from_json() -> None:
+    recipe = Recipe(clip=PerParameterClip(max_norm=2.0))
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert override(Recipe(), {"clip": PerParameterClip()}).clip == PerParameterClip(max_norm=3.0)
+
+
+def test_no_weight_decay_follows_no_schedule() -> None:
+    settings = ["optimizer.decay_schedule=cosine", "optimizer.weight_decay=0"]
+    with raises("config.conflict", "optimizer.decay_schedule"):
+        override(Recipe(), settings)
+    assert override(Recipe(), settings[:1]).optimizer.decay_schedule.kind == "cosine"

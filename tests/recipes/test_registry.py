@@ -79,7 +79,9 @@ def test_a_recipe_of_a_set_has_any_model_for_the_images_of_the_set() -> None:
         (3, "small_hundreds"),
         (2_000, "small_hundreds"),
         (2_001, "small_thousands"),
-        (200_001, "plain_imagenet"),
+        (50_000, "small_thousands"),
+        (50_001, "small_hundred_thousands"),
+        (500_001, "plain_imagenet"),
     ],
 )
 def test_the_number_of_images_chooses(images: int, name: str) -> None:

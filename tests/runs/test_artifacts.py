@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,23 @@ TUNED = {
     "head": ("finetune=head",),
     "last_layers": ("finetune=last_layers", "finetune.count=1"),
     "lp_ft": ("finetune=lp_ft",),
+    "staged": ("finetune=staged", "finetune.layers=1", "task.mixing=none"),
     "lora": ("finetune=lora", "finetune.rank=2"),
 }
 
 
-@pytest.fixture
-def first(home: Path) -> str:
-    """A run to start from, as a setting."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("trained")
+    photos(home / "photos")
     begin(home, out="first")
-    return f"from={home / 'first'}"
+    return home / "first"
+
+
+@pytest.fixture
+def first(home: Path, trained: Path) -> str:
+    """A run to start from, as a setting."""
+    return f"from={shutil.copytree(trained, home / 'first')}"
 
 
 def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Path) -> None:
@@ -45,6 +54,17 @@ def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Pa
     assert cost.images == 50
     assert cost.multiply_adds == 3 * 50 * once.multiply_adds
     assert cost.parameters == once.parameters
+
+
+def test_the_cost_of_stages_counts_the_layers_that_are_passed(home: Path, first: str) -> None:
+    stages = '[{"layers": 1, "views": 2}, {"first": 4, "layers": 1}, {"first": 6}]'
+    recipe, samples = recipe_and_samples(
+        home / "photos", first, "steps=7", "task.mixing=none", "finetune=staged", f"finetune.stages={stages}"
+    )
+    cost = RunArtifacts(RunFolder(home), build_run(recipe, samples, HERE), HERE).cost(step=7)
+    # Of two layers, one: forward and twice backward; both and twice one; both and twice both.
+    passes = 4 * (0.5 + 1) + 2 * (1 + 1) + 1 * 3
+    assert cost.multiply_adds == pytest.approx(5 * passes * describe(recipe.model).multiply_adds)
 
 
 def test_the_last_word_is_on_images_for_testing_where_there_are_any(tmp_path: Path) -> None:
@@ -83,7 +103,7 @@ def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
         run = resume(str(home / "run"))
     assert run.step == 8
     assert content(home / "run") == content(home / "unbroken")
-    assert caplog.text.count("fitted the head") == (2 if kind == "lp_ft" else 0)  # once for each run
+    assert caplog.text.count("fitted the head") == (2 if kind in {"lp_ft", "staged"} else 0)  # once for each run
 
 
 @pytest.mark.parametrize("kind", ["head", "last_layers"])
@@ -128,3 +148,11 @@ def test_the_cost_counts_no_adapters(home: Path, first: str) -> None:
     recipe, samples = recipe_and_samples(home / "photos", first, *TUNED["lora"])
     parts = build_run(recipe, samples, HERE)
     assert RunArtifacts(RunFolder(home), parts, HERE).cost(step=1).parameters == describe(recipe.model).parameters
+
+
+def test_the_report_of_a_few_photos_from_scratch_names_the_weights_that_do_better(home: Path) -> None:
+    run = begin(home, "steps=1")
+    assert "--from dinov2-small" in run.report.read_text()
+    assert "license apache-2.0" in run.report.read_text()
+    tuned = begin(home, "steps=1", f"from={home / 'run'}", out="tuned")
+    assert "dinov2-small" not in tuned.report.read_text()

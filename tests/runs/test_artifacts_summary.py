@@ -32,6 +32,9 @@ def test_tuning_is_told_with_its_numbers() -> None:
         return dict(summarize_recipe(override(Recipe(), settings)))
 
     assert told("finetune=lp_ft")["fine-tuning"] == "lp_ft"
+    stages = '[{"layers": 2, "views": 3}, {"first": 8}]'
+    told_stages = told("finetune=staged", f"finetune.stages={stages}")["fine-tuning"]
+    assert told_stages == "staged: the head, then the last 2 layers on 3 views of each image, then all layers"
     assert told("finetune=last_layers", "finetune.count=3")["fine-tuning"] == "last 3 layers"
     assert (
         told("finetune=lora", 'finetune.modules=["qkv","mlp"]')["fine-tuning"] == "lora, rank 8, alpha 16, on qkv, mlp"

@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 HERE = ProcessGroup(CPU)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -28,6 +29,8 @@ HERE = ProcessGroup(CPU)
         ("image_size=96", "model.stem.patch=4"),
         ("model.mlp=swiglu", "model.tokens.registers=4"),
         ("task=masked_patches",),
+        ("model.stem=convolutions", "model.stem.widths=[8,16]"),
+        ("model.stem=convolutions", "model.stem.widths=[32,64]", "model.stem.same_size=4", "image_size=64"),
     ],
 )
 def test_the_rule_of_thumb_is_on_the_safe_side(tmp_path: Path, settings: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, others: float, one: float, two: flo
 
 def test_threads_are_recorded_and_used_again_whatever_is_set_then(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, others=0.0, one=1.0, two=9.0)
-    assert begin(home).recipe.threads == 2
+    assert begin(home, "steps=2").recipe.threads == 2
     torch.set_num_threads(1)
     assert load_recipe(home / "run/recipe.json").threads == 2
     resume(home / "run")
@@ -45,7 +45,7 @@ def test_on_a_busy_machine_a_trial_chooses_the_threads(
 ) -> None:
     pretend(monkeypatch, others=2.0, one=one, two=2.0)
     with caplog.at_level("INFO", "vitral"):
-        assert begin(home).recipe.threads == threads
+        assert begin(home, "steps=2").recipe.threads == threads
     assert len([each for each in caplog.messages if f"{1000 * one:.0f} ms with 1" in each]) == 1
     pretend(monkeypatch, others=2.0, one=3.0 - one, two=0.1)  # a resumed run does not try again
     torch.set_num_threads(2)

@@ -171,6 +171,7 @@ def test_peers_of_the_checkout_are_those_that_its_worker_knows() -> None:
     assert is_checkout(IMPORT_ROOT)
 
 
+@pytest.mark.slow
 def test_no_worker_comes_from_the_working_directory(tmp_path: Path) -> None:
     """A folder that is called benchmarks, tests or vitral there is not imported, by neither side."""
     for package, name in (("benchmarks", "peers"), ("tests/inference", "metronome"), ("vitral/runs", "bench_worker")):
@@ -196,6 +197,7 @@ def test_no_worker_comes_from_the_working_directory(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("0.004\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_every_process() -> None:
     script = (
         "import signal\n"

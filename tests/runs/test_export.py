@@ -36,6 +36,7 @@ def test_a_run_is_judged_by_its_own_images_for_validation(run: Path) -> None:
     found = export(run, out=str(run.parent / "out"))
     assert found.folder == run.parent / "out"
     assert found.messages == ()
+    assert repr(found).splitlines() == [f"ExportResult({str(found.folder)!r})", *filter(None, found.lines())]
     assert found.metadata.certificate.images == f"8 validation images of {run.parent / 'photos'}"
     assert found.metadata.certificate.accuracy is not None
     assert found.metadata.classes == ("bright", "dark")
@@ -127,7 +128,7 @@ def test_a_batch_that_is_none_is_refused(given: int | str) -> None:
 
 
 def test_a_batch_is_a_number_in_python(tmp_path: Path) -> None:
-    found = export(bundled(tmp_path), "torch", batch_size=2, images=6, out=str(tmp_path / "out"))
+    found = export(bundled(tmp_path), "onnx", batch_size=2, images=6, out=str(tmp_path / "out"))
     assert found.metadata.input.shape[0] == 2
 
 

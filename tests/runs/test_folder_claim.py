@@ -90,7 +90,8 @@ def two_processes(home: Path, words: list[str]) -> list[tuple[int, str]]:
     return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
 
 
-@pytest.mark.parametrize("changes", [4, *(pytest.param(each, marks=pytest.mark.slow) for each in range(12))])
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", range(0, 12, 3))
 def test_two_processes_start_again_after_a_kill_during_setup(home: Path, changes: int) -> None:
     (first, own), (second, said) = two_processes(
         home, ["-c", KILLED, str(home / "job"), str(changes), *arguments(home)]

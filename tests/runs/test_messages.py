@@ -43,6 +43,10 @@ def test_a_model_is_named_as_in_the_paper(name: str, text: str) -> None:
     assert describe_model(model_config(name)) == text
 
 
+def test_a_single_layer_is_one_layer() -> None:
+    assert describe_model(model_config("S/16", settings={"depth": 1})) == "ViT, 1 layer of width 384"
+
+
 def test_patches_are_counted_for_the_images_of_the_model() -> None:
     assert describe_images(model_config("B/16", image_size="224x320")) == "224x320 pixels, 14x20 = 280 patches of 16x16"
     assert describe_images(model_config("R50x1")) == "224x224 pixels"
@@ -91,9 +95,11 @@ def test_a_few_photos_from_scratch_name_the_command_that_does_better(
     line = suggest_weights(recipe, samples)
     assert line.startswith("tip: 24 photos ")
     assert "pip install 'vitral[hub]'" in line
-    assert " 88 MB " in line
+    assert "88 MB, license apache-2.0" in line
+    assert messages.MEASURED in line
+    assert "\n" not in line
     words = shlex.split(line[line.index("vitral train") :])
-    assert words == ["vitral", "train", f"{tmp_path}/my photos", "--weights", messages.SUGGESTED_WEIGHTS]
+    assert words == ["vitral", "train", f"{tmp_path}/my photos", "--from", messages.SUGGESTED_WEIGHTS]
     monkeypatch.setattr(messages, "find_spec", util.find_spec if util.find_spec("huggingface_hub") else lambda name: 1)
     assert "pip install" not in suggest_weights(recipe, samples)
 

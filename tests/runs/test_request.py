@@ -59,6 +59,12 @@ def test_a_task_without_labels_takes_loose_images(tmp_path: Path) -> None:
     assert found.samples.classes == ("",)
 
 
+@pytest.mark.parametrize("views", ["images.views=two", "images.views.kind=two"])
+def test_a_task_that_compares_views_is_chosen_together_with_them(tmp_path: Path, views: str) -> None:
+    found = resolve(wish(photos(tmp_path), "task=dino", views, "task.head.outputs=32")).recipe
+    assert (found.task.kind, found.images.views.kind) == ("dino", "two")
+
+
 def test_without_a_recipe_one_is_chosen_and_said_why(tmp_path: Path) -> None:
     found = resolve(RunRequest(str(photos(tmp_path))))
     assert found.recipe.name == "small_hundreds"
@@ -70,10 +76,10 @@ def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
     begin(home, "steps=1", out="first")
     found = resolve(RunRequest(str(home / "photos"), settings={"from": home / "first"}))
     assert found.reason == "recipe photos, to fine-tune the given weights on 24 training images"
-    assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "lp_ft", 24)
+    assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "staged", 24)
     assert found.recipe.model.image_size == Size(16, 16)
     unlabeled = RunRequest(str(home / "photos"), settings={"from": home / "first", "task": "masked_patches"})
-    assert resolve(unlabeled).recipe.name == "small_hundreds"
+    assert resolve(unlabeled).recipe.name == "photos_masked_patches"
     named = RunRequest(str(home / "photos"), settings={"from": home / "first"}, recipe="small_hundreds")
     assert resolve(named).recipe.finetune.kind == "full"
 

@@ -27,10 +27,16 @@ from vitral.runs.train import resume, train
 from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, open_checkpoint
 from vitral.training.loop import Diverged
 from vitral.weights import load as weights_load
-from vitral.weights.bundle import open_bundle, read_bundle
+from vitral.weights.bundle import begin_bundle, read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
-RUNS: dict[str, tuple[str, ...]] = {"plain": (), "compiled": ("compile=true",)}
+COMPILED = {
+    "patches": (),
+    "convolutions, Muon, growing images, dropped branches": (
+        "model.stem=convolutions", "model.stem.widths=[4,8]", "optimizer=muon", "images.size=progressive",
+        "images.size.smaller_stages=1", "model.block.drop_path_rate=0.5", "model.block.drop_path_mode=skip",
+    ),
+}  # fmt: skip
 ALL = ("average=ema", "average.decay=0.9", "task.mixing=mixup", "model.block.drop_path_rate=0.2")
 
 
@@ -89,6 +95,7 @@ def test_stopping_after_every_single_step_changes_no_byte(
     assert content(home / "run") == content(home / "unbroken")
 
 
+@pytest.mark.slow
 def test_a_run_without_clipping_resumes_to_the_byte(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(home, *ALL, "clip=1e-3", out="clipped")
     begin(home, *ALL, "clip=none", out="unbroken")
@@ -105,10 +112,13 @@ CHEAPER = {
     "growing images": ["images.size=progressive", "images.size.smaller_stages=1", "images.size.until=0.5"],
     "both, with Muon": ["task.patch_drop=linear", "images.size=progressive", "images.size.smaller_stages=1",
                         "optimizer=muon"],
+    "repeated images, skipped branches": ["data.order=repeated", "images.crop=random_crop", "images.crop.padding=2",
+                                          "model.block.drop_path_rate=0.5", "model.block.drop_path_mode=skip",
+                                          "microbatches=2"],
 }  # fmt: skip
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("settings", CHEAPER.values(), ids=CHEAPER.keys())
 def test_a_run_with_cheaper_steps_resumes_to_the_byte(
     home: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
@@ -215,9 +225,9 @@ def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pyte
 
     def counting(folder: Path) -> object:
         opened.append(folder)
-        return open_bundle(folder)
+        return begin_bundle(folder)
 
-    monkeypatch.setattr(weights_load, "open_bundle", counting)
+    monkeypatch.setattr(weights_load, "begin_bundle", counting)
     settings = [setting for setting in SETTINGS if setting != "epochs=3"]
     weights = f"weights={home / 'first'}"
     train(
@@ -233,16 +243,20 @@ def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="torch's compiler needs one for C++")
 @pytest.mark.filterwarnings("ignore")  # of a compiler that is still changing
+@pytest.mark.parametrize("settings", COMPILED.values(), ids=COMPILED.keys())
 def test_a_compiled_run_learns_as_a_plain_one_and_resumes_to_the_same_bytes(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
 ) -> None:
-    plain, compiled = (begin(home, *extra, "steps=4", out=name) for name, extra in RUNS.items())
+    plain, compiled = (
+        begin(home, *settings, f"compile={compile}", "steps=4", out=name)
+        for name, compile in (("plain", "false"), ("compiled", "true"))
+    )
     losses = [
         [json.loads(line)["loss"] for line in (run.folder.path / "metrics.jsonl").open()] for run in (plain, compiled)
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
-    run = begin(home, "compile=true", "steps=4")
+    run = begin(home, *settings, "compile=true", "steps=4")
     while run.signal:
         run = resume(str(home / "run"))
     assert content(home / "run") == content(home / "compiled")

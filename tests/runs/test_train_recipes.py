@@ -51,6 +51,13 @@ def test_the_printed_recipe_is_the_one_that_would_run(first: Run, tmp_path: Path
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_name_of_a_setting_in_another_library_is_answered_with_ours() -> None:
+    with raises("config.unknown_field", "learning_rate", "'lr'"):
+        resolve(RunRequest("sample", settings={"learning_rate": 0.1}))
+    with raises("config.unknown_field", "weightdecay", "'weight_decay'"):
+        resolve(RunRequest("sample", settings={"weightdecay": 0.1}))
+
+
 def test_no_data_and_no_recipe_is_an_error() -> None:
     with raises("config.missing_value", "data"):
         vitral.train()
@@ -101,6 +108,24 @@ def test_create_model_takes_keywords_objects_and_any_setting_by_path() -> None:
     assert isinstance(model.config, vitral.Vit)
     assert model.config.position == Rope2d(base=50)
     assert vitral.create_model("Ti/16", image_size=32, depth=1, settings={"mixer.heads": 4}).config != model.config
+
+
+def test_the_name_of_a_model_and_weights_of_its_size_give_the_architecture_of_the_weights(tmp_path: Path) -> None:
+    data = photos(tmp_path / "photos")
+    settings = {"block.scale": "layer_scale", "mlp.activation": "gelu", "depth": 12}
+    source = vitral.create_model("Ti/16", num_classes=2, image_size=32, settings=settings)
+    vitral.save(source.eval(), tmp_path / "bundle")
+    asked = {"weights": str(tmp_path / "bundle")}
+    model, alone = (resolve(RunRequest(data, model=name, settings=asked)).recipe.model for name in ("Ti/16", ""))
+    assert isinstance(model, vitral.Vit)
+    assert model.block.scale.kind == "layer_scale"
+    assert model == alone
+    other = resolve(RunRequest(data, model="S/16", settings=asked)).recipe.model  # refused when the weights are loaded
+    assert isinstance(other, vitral.Vit)
+    assert (other.width, other.block.scale.kind) == (384, "none")
+    named = resolve(RunRequest(data, recipe="small_hundreds", model="Ti/16", settings=asked)).recipe.model
+    assert isinstance(named, vitral.Vit)
+    assert named.block.scale.kind == "none"  # the recipe was made for its model
 
 
 def test_create_model_with_weights_takes_their_architecture_and_a_new_head(first: Run) -> None:

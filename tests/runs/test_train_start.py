@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runs.small import StopAfterEachStep, begin, content
+from tests.runs.small import StopAfterEachStep, begin, content, photos
 from vitral.runs import train as start
 from vitral.runs.artifacts import NOT_IMPROVED, RunArtifacts
 from vitral.runs.train import resume
@@ -23,11 +23,18 @@ def val_accuracy(folder: Path) -> dict[int, float]:
     return {line["step"]: line["accuracy"] for line in lines if line["split"] == "val"}
 
 
-@pytest.fixture
-def first(home: Path) -> Path:
-    """A model that answers better than it will after the harmful settings."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("trained")
+    photos(home / "photos")
     begin(home, "epochs=12", "lr=1e-2", out="first")
     return home / "first"
+
+
+@pytest.fixture
+def first(home: Path, trained: Path) -> Path:
+    """A model that answers better than it will after the harmful settings."""
+    return Path(shutil.copytree(trained, home / "first"))
 
 
 def test_fine_tuning_that_only_harms_ends_with_the_weights_it_started_from(

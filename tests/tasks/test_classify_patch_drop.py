@@ -38,3 +38,5 @@ def test_each_step_of_the_task_sets_the_rate_of_its_model() -> None:
 def test_a_recipe_whose_model_needs_the_grid_is_refused() -> None:
     with raises("config.conflict", "task.patch_drop"):
         override(Recipe(), ["task.patch_drop=linear", "model.position=rope2d"])
+    with raises("config.conflict", "compile"):
+        override(Recipe(), ["task.patch_drop=linear", "compile=true"])

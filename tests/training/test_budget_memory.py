@@ -12,7 +12,7 @@ from vitral.data.transforms.mixup import Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.hooks import FlopCounter
 from vitral.tasks.classify import Classify
-from vitral.tasks.masked_patches import MaskedPatches
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.tasks.task import Outcome, Task
 from vitral.training.budget import BYTES, MemoryPlan, format_bytes, peak_bytes, persistent_bytes, plan_memory
 from vitral.training.precision import Precision
@@ -25,6 +25,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "recomputed": ("memory=recompute",),
     "dropout": ("block.drop_path_rate=0.2", "mlp.dropout=0.1"),
 }
+
+
+def test_skipped_branches_are_counted_as_if_none_were_skipped() -> None:
+    rate = "block.drop_path_rate=0.2"
+    skipping, masking = (task_of(rate, f"block.drop_path_mode={mode}") for mode in ("skip", "mask"))
+    assert peak_bytes(skipping, SHAPE, 7, FLOAT32) == peak_bytes(masking, SHAPE, 7, FLOAT32)
 
 
 def task_of(*settings: str, kind: Classify | MaskedPatches | None = None) -> Task:

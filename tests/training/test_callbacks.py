@@ -4,17 +4,22 @@ import pytest
 import torch
 
 from tests.errors import raises
-from vitral.tasks.task import Outcome
+from vitral.tasks.task import CollapseSign, Outcome
 from vitral.training.callbacks import (
     MAX_TRAIN_LINES,
+    Best,
     Checkpointing,
+    Collapsed,
+    CollapseDetector,
     MetricsLogger,
     SignalHandler,
     StopTraining,
     Validation,
+    find_best,
+    score,
 )
 from vitral.training.loop import Communicator, Signals, StepResult
-from vitral.training.metrics import MetricsLog
+from vitral.training.metrics import MetricsLine, MetricsLog
 
 OUTCOME = Outcome(torch.tensor(0.5), 4, {"accuracy": torch.tensor(0.25)})
 NONE = Signals()
@@ -111,3 +116,47 @@ def test_evaluations_come_at_their_rhythm_and_at_the_end() -> None:
         if job.due(step, 10):
             job.run(step, result(step))
     assert seen == [4, 8, 10]
+
+
+SIGNS = CollapseSign("spread", "below", 0.01, "lower the rate"), CollapseSign("entropy", "above", 0.99, "be sharper")
+
+
+def watched(values: list[tuple[float, float]], steps_per_epoch: int = 40, steps: int = 1000) -> int:
+    """The steps that a run takes with these spreads and entropies before it is stopped."""
+    detector = CollapseDetector(SIGNS, steps_per_epoch)
+    for step, (spread, entropy) in enumerate(values, start=1):
+        metrics = {"spread": torch.tensor(spread), "entropy": torch.tensor(entropy)}
+        if detector.due(step, steps):
+            try:
+                detector.run(step, result(step, outcome=Outcome(torch.tensor(1.0), 4, metrics)))
+            except Collapsed:
+                return step
+    return len(values)
+
+
+def test_a_collapse_stops_a_run_after_a_quarter_of_an_epoch() -> None:
+    fine, flat, uniform = (0.5, 0.5), (0.001, 0.5), (0.5, 0.995)
+    assert watched([fine] * 100) == 100
+    assert watched([fine] * 7 + [flat] * 100) == 7 + 10 + 1  # each is read one step later
+    assert watched([fine] * 7 + [uniform] * 100) == 7 + 10 + 1
+    assert watched(([flat] * 9 + [fine]) * 20) == 200  # never for long enough
+    assert watched([flat] * 300, steps_per_epoch=4) == 11
+    assert watched([flat] * 300, steps_per_epoch=100) == 26
+    assert watched([flat] * 300, steps_per_epoch=10_000) == 101
+    assert watched([flat] * 300, steps=2 * MAX_TRAIN_LINES) == 22  # every second step is logged
+
+
+def test_a_collapse_is_reported_with_its_metric_and_what_to_do() -> None:
+    detector = CollapseDetector(SIGNS[:1], 4)
+    with raises("run.collapsed", "spread", 0.001, 0.01, "step 9") as caught:
+        for step in range(1, 30):
+            outcome = Outcome(torch.tensor(1.0), 4, {"spread": torch.tensor(0.001)})
+            detector.run(step, result(step, outcome=outcome))
+    assert caught.value.hint == "lower the rate"
+
+
+def test_where_nothing_says_which_is_better_the_last_evaluation_is_best() -> None:
+    lines = [MetricsLine(step, step / 10, "val", {"loss": loss}) for step, loss in ((10, 1.0), (20, 0.5), (30, 2.0))]
+    assert find_best(lines, "val", "last") == Best(30, 0)
+    assert find_best(lines, "val", "loss") == Best(20, 1)
+    assert score(lines[2], "last") > score(lines[1], "last")

@@ -49,6 +49,16 @@ def walk(kind: BaseAverage, steps: int = STEPS) -> tuple[WeightAverage, nn.Modul
     return average, walker, history
 
 
+def test_an_average_of_another_model_takes_its_weights() -> None:
+    average, walker, _ = walk(Ema(decay=0.5), steps=3)
+    other = copy.deepcopy(walker)
+    with torch.no_grad():
+        first(other).fill_(7.0)
+    before = average.tensors["0.weight"].clone()
+    average.update(other, 3)
+    torch.testing.assert_close(average.tensors["0.weight"], before.lerp(first(other), 1 - 4 / 13))
+
+
 def test_the_exponential_average_is_the_weighted_sum_of_all_weights() -> None:
     average, _, history = walk(Ema(decay=0.8))
     kept = [min(0.8, (1 + n) / (10 + n)) for n in range(STEPS)]

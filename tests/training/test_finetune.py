@@ -16,7 +16,7 @@ from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.tasks import TaskConfig
 from vitral.tasks.classify import Classify
-from vitral.tasks.masked_patches import MaskedPatches
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.tasks.task import Task
 from vitral.training.checkpoints.state import optimizer_tensors
 from vitral.training.ema import Ema
@@ -27,7 +27,9 @@ from vitral.training.finetune import (
     LastLayers,
     LinearProbeThenFinetune,
     Lora,
+    Staged,
     TrainImages,
+    TuningStage,
 )
 from vitral.training.loop import Microbatch, UpdateRule, train
 from vitral.training.optimizers import AdamW
@@ -37,10 +39,12 @@ CPU = torch.device("cpu")
 POOLING = ("mixer=pooling", "tokens.cls=false", "pool=mean")
 SMALL = ("image_size=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2", "head.num_classes=2")
 KINDS: tuple[FinetuneConfig, ...] = tuple(kind() for kind in union_members(FinetuneConfig))
+FOUR = Staged(stages=(TuningStage(layers=4),))
 # How the names of the weights that may change begin, those of the task's model.
 FREE: dict[str, tuple[str, ...]] = {
     "full": ("",),
     "lp_ft": ("",),
+    "staged": ("",),
     "head": ("head.",),
     "last_layers": ("blocks.1.", "blocks.2.", "norm.", "pool.", "head."),
     "lora": ("head.",),
@@ -134,7 +138,7 @@ def test_before_the_first_step_a_head_is_fitted_where_that_was_asked_for(tuning:
     before = {name: tensor.clone() for name, tensor in task.state_dict().items()}
     words = tuning.prepare(task, LOOK)
     changed = {name for name, tensor in task.state_dict().items() if not torch.equal(tensor, before[name])}
-    if isinstance(tuning, LinearProbeThenFinetune):
+    if isinstance(tuning, LinearProbeThenFinetune | Staged):
         assert changed == {"model.head.linear.weight", "model.head.linear.bias"}
         assert "100.0%" in words
         assert "12 images" in words
@@ -162,6 +166,9 @@ def test_only_everything_can_start_from_nothing(tuning: FinetuneConfig) -> None:
         (LastLayers(count=4), (), Classify(), "config.out_of_range", ("finetune.count", 4, 3)),
         (LinearProbeThenFinetune(), (), MaskedPatches(), "config.unsupported", ("finetune", "masked_patches")),
         (LinearProbeThenFinetune(), ("head=tanh",), Classify(), "config.unsupported", ("finetune", "tanh")),
+        (Staged(), (), MaskedPatches(), "config.unsupported", ("finetune", "masked_patches")),
+        (Staged(), ("head=tanh",), Classify(), "config.unsupported", ("finetune", "tanh")),
+        (FOUR, (), Classify(), "config.out_of_range", ("finetune.stages", 4, 3)),
         (Lora(modules=("qkv",)), POOLING, Classify(), "config.unsupported", ("finetune.modules", "qkv")),
     ],
 )
@@ -175,7 +182,7 @@ def test_what_cannot_be_tuned_is_refused(
 @pytest.mark.parametrize("tuning", KINDS)
 def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: FinetuneConfig) -> None:
     model = Resnet()
-    if isinstance(tuning, LastLayers | Lora):
+    if isinstance(tuning, LastLayers | Lora | Staged):
         with raises("config.unsupported", "finetune", "ResNet"):
             tuning.check("runs/a", model, Classify())
     else:
@@ -198,6 +205,19 @@ def test_settings_choose_the_kind_and_its_numbers() -> None:
     assert found.scale == 0.5
     assert Holder.from_json(Holder(finetune=found).to_json()).finetune == found
     assert override(Holder(), ["finetune=last_layers", "finetune.count=5"]).finetune == LastLayers(count=5)
+
+
+@pytest.mark.parametrize("firsts", [(), (1,), (0, 3, 3), (0, 4, 2)])
+def test_stages_out_of_order_are_refused(firsts: tuple[int, ...]) -> None:
+    with raises("config.conflict", "stages"):
+        Staged(stages=tuple(TuningStage(first=first) for first in firsts))
+
+
+def test_stages_that_a_shorter_run_does_not_reach_are_left_out() -> None:
+    last, whole = TuningStage(layers=2, views=1), TuningStage(first=6)
+    assert Staged(stages=(last, whole)).spans(9) == [(last, 0, 6), (whole, 6, 9)]
+    assert Staged(stages=(last, whole)).spans(6) == [(last, 0, 6)]
+    assert Staged().spans(9) == [(TuningStage(), 0, 9)]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.errors import raises
 from vitral.tasks.task import Outcome, Task
+from vitral.training import clip
 from vitral.training.callbacks import Checkpointing, MetricsLogger, SignalHandler, WeightAveraging
 from vitral.training.checkpoints.state import TrainingState
 from vitral.training.ema import Ema
@@ -21,6 +22,7 @@ from vitral.training.loop import (
     Communicator,
     Diverged,
     Microbatch,
+    StepHooks,
     StepResult,
     StepValues,
     UpdateRule,
@@ -193,6 +195,7 @@ def test_no_step_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path:
         return read(result)
 
     monkeypatch.setattr(StepResult, "read", reading)
+    monkeypatch.setattr(clip, "is_on_host", lambda tensor: False)  # as if it were on a device
     task, metrics = Order(events), MetricsLog(tmp_path)
     state = TrainingState(task, descent(task).optimizer, Ema().build(6), Precision(torch.float32, torch.device("cpu")))
     checkpointing = Checkpointing(1e9, lambda step: None, lambda step: False, lambda: False, SignalHandler())
@@ -205,3 +208,54 @@ def test_no_step_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for step in range(5):  # only the last step, which is saved, is read before the next one has begun
         begun = [number for number, event in enumerate(events) if event == "forward"][2 * (step + 1)]
         assert f"read {step}" not in events[:begun]
+
+
+class Hooks(StepHooks):
+    """Notes what it is called for, with the weight at that time; drops the gradients of step 1."""
+
+    def __init__(self, task: Line) -> None:
+        self.task, self.heard = task, list[tuple[str, int, float]]()
+        self.step = 0
+
+    def begin_step(self, step: int) -> None:
+        self.step = step
+        self.heard.append(("begin", step, self.task.weight()))
+
+    def filter_gradients(self) -> None:
+        assert all(weight.grad is not None for weight in self.task.parameters())
+        if self.step == 1:
+            for weight in self.task.parameters():
+                weight.grad = None
+
+    def end_step(self, step: int) -> None:
+        self.heard.append(("end", step, self.task.weight()))
+
+
+def test_a_task_is_called_before_and_after_the_step_of_the_optimizer_and_before_the_callbacks() -> None:
+    task, notes = Line(), list[int]()
+    hooks = Hooks(task)
+
+    class After:
+        def due(self, step: int, steps: int) -> bool:
+            return True
+
+        def run(self, step: int, result: StepResult) -> None:
+            notes.append(len(hooks.heard))
+
+    rule = descent(task)._replace(hooks=hooks)
+    train(task, batches(batch(0, 2), batch(1, 2), batch(2, 2)), rule, 0, 3, [After()])
+    assert [(name, step) for name, step, _ in hooks.heard] == [
+        (name, step) for step in range(3) for name in ("begin", "end")
+    ]
+    weights = [weight for _, _, weight in hooks.heard]
+    assert weights[0] != weights[1] == weights[2] == weights[3] == weights[4] != weights[5]  # no gradient in step 1
+    assert notes == [2, 4, 6]
+
+
+def test_the_weight_decay_of_a_step_is_set_in_the_groups_that_decay() -> None:
+    task = Line()
+    rule = descent(task)
+    for group in rule.optimizer.param_groups:
+        group["decays"] = True
+    train(task, batches(batch(0, 2), batch(1, 2)), rule._replace(weight_decay=lambda step: 0.5 + step), 0, 2, [])
+    assert [group["weight_decay"] for group in rule.optimizer.param_groups] == [1.5] * len(rule.optimizer.param_groups)

@@ -143,6 +143,11 @@ def test_the_epoch_is_the_one_that_the_step_is_in(step: int, place: str) -> None
     assert ProgressSpan(0, 25, 10, 64).format_epoch(step) == place
 
 
+@pytest.mark.parametrize(("step", "place"), [(1, "epoch 0.33/1"), (2, "epoch 0.67/1"), (3, "epoch 1/1")])
+def test_an_evaluation_within_an_epoch_shows_two_digits_of_it(step: int, place: str) -> None:
+    assert ProgressSpan(0, 3, 3, 64).format_exact_epoch(step) == place
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

@@ -3,7 +3,11 @@
 import hashlib
 import json
 import logging
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -13,11 +17,12 @@ from tests.errors import raises
 from tests.flips import files_of, flipped, flips
 from tests.weights.bundles import bundle_of, loaded, tensors_of
 from tests.weights.damage import rewrite
+from vitral.core import manifest
 from vitral.core.errors import VitralError
 from vitral.core.manifest import MANIFEST, add_to_manifest, own_files, read_manifest
 from vitral.core.signature import create_key
 from vitral.core.storage import FileDigest
-from vitral.weights.bundle import write_bundle
+from vitral.weights.bundle import begin_bundle, write_bundle
 from vitral.weights.load import load, open_model
 
 FIRST = Path(__file__).parent.parent / "fixtures/bundle_format_1"
@@ -50,15 +55,67 @@ def test_a_flipped_bit_in_any_of_many_bytes_names_its_file(bundle: Path) -> None
     assert_damage_is_noticed(bundle, 1000)
 
 
-def test_a_large_file_is_hashed_beside_the_model_and_before_the_first_answer(
+@pytest.fixture
+def damaged(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A bundle whose weights are hashed in a thread, and have a flipped bit."""
+    monkeypatch.setattr("vitral.core.manifest.SMALL", 0)
+    path = bundle / "model.safetensors"
+    with flipped(path, path.stat().st_size - 1, 0):
+        yield bundle
+
+
+def test_a_large_file_is_hashed_beside_the_model_and_before_the_first_answer(damaged: Path) -> None:
+    path = damaged / "model.safetensors"
+    model, bundle = load(damaged)
+    for _ in range(2):
+        with raises("weights.corrupt", path):
+            model(torch.ones(1, 3, 32, 48))
+    with raises("weights.corrupt", path):
+        model.state_dict()
+    with raises("weights.corrupt", path):
+        vitral.save(model, damaged.parent / "saved", classes=bundle.classes)
+    assert not (damaged.parent / "saved").exists()
+    for other in (open_model, vitral.Predictor):
+        with raises("weights.corrupt", path):
+            other(damaged)
+
+
+def test_the_first_use_of_a_model_waits_until_its_weights_are_hashed(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitral.core.manifest.SMALL", 0)
-    assert open_model(bundle).files == "verified"
-    path = bundle / "model.safetensors"
-    with flipped(path, path.stat().st_size - 1, 0), raises("weights.corrupt", path):
-        load(bundle)
-    with flipped(path, path.stat().st_size - 1, 7), raises("weights.corrupt", path):
+    go_on, hashed = Event(), manifest.hash_files
+
+    def slow(paths: Iterable[Path]) -> str:
+        paths = list(paths)
+        assert paths[0].name != "model.safetensors" or go_on.wait(30)
+        return hashed(paths)
+
+    monkeypatch.setattr(manifest, "SMALL", 0)
+    monkeypatch.setattr(manifest, "hash_files", slow)
+    model, answers = load(bundle).model, []
+    thread = Thread(target=lambda: answers.append(model(torch.ones(1, 3, 32, 48))))
+    thread.start()
+    thread.join(timeout=0.2)
+    assert thread.is_alive()
+    go_on.set()
+    thread.join(timeout=30)
+    monkeypatch.undo()
+    assert torch.equal(answers[0], load(bundle).model(torch.ones(1, 3, 32, 48)))
+
+
+def test_the_child_of_a_fork_hashes_the_weights_itself(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = begin_bundle(damaged).check
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a child, which has none of the threads
+    check._hashing = [(entry, Future(), hint) for entry, _, hint in check._hashing]  # that no thread will ever fill
+    with raises("weights.corrupt", damaged / "model.safetensors"):
+        check.wait()
+
+
+def test_large_classes_and_code_are_checked_before_they_are_used(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "SMALL", 0)
+    text = (bundle / "config.json").read_bytes()
+    (bundle / "config.json").write_bytes(text.replace(b'"dog"', b'"cow"'))
+    with raises("weights.corrupt", bundle / "config.json"):
         load(bundle)
 
 

@@ -1,8 +1,6 @@
 """The transform of a bundle is what the model was trained on, as one function of an image."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from torch.utils.data import Dataset
 
 from tests.data.pictures import encoded, noise
 from tests.errors import raises
+from tests.processes import run_forked
 from tests.weights.bundles import TINY, bundle_of
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
@@ -85,9 +84,7 @@ def test_a_transform_works_in_the_workers_of_a_data_loader(start: str, tmp_path:
     for number, path in enumerate(paths):
         path.write_bytes(encoded(noise(40, 50, 3, seed=number).astype(np.uint8), "PNG"))
     # A process of its own: one in which OpenVINO has run must not be forked.
-    words = [sys.executable, "-c", LOAD, start, *map(str, paths)]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    done = run_forked(start, *map(str, paths), code=LOAD, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr
 
 

@@ -119,6 +119,7 @@ def test_a_large_model_is_counted_without_being_built() -> None:
     assert f"{count:,} parameters" in render_card(bundle_of(model), FACTS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
     text = render_card(bundle_of(config), FACTS)

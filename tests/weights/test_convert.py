@@ -1,6 +1,7 @@
 """Weights from one library to another, and the proof that nothing was lost on the way."""
 
 import json
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_path: Path) -> None:
-    convert(str(source), str(tmp_path / "ours"), settings=parse_settings([*HINTS]))
+    done = convert(str(source), str(tmp_path / "ours"), settings=parse_settings([*HINTS]))
+    assert repr(done).splitlines() == [f"Conversion({str(done.folder)!r})", *done.certificate.lines()]
     model, bundle = vitral.load(tmp_path / "ours")
     found = json.loads((tmp_path / "ours/certificate.json").read_bytes())
     assert found["again"] == {"tokens": 0.0, "logits": 0.0, "relative": 0.0}
@@ -110,6 +112,7 @@ SQUARE = Size(32, 32)
 NORMED = Patches(patch=Size(8, 8), norm="both")
 
 
+@cache
 def writable() -> dict[str, tuple[Format, Vit]]:
     """Each format with a model of its own that it can hold, and in which it is written."""
     erf, learned = Mlp(activation="gelu"), Learned1d(resampling="bicubic")
@@ -125,10 +128,10 @@ def writable() -> dict[str, tuple[Format, Vit]]:
         small(mlp=Mlp(activation="relu"), head=TanhHead(num_classes=3, activation="relu"), eps=1e-5),
     ]
     return {
-        f"{kind.name}-{number}": (kind, model)
+        f"{kind.name}-{number}": (kind, config)
+        for number, (config, model) in enumerate((each, loaded(each)) for each in candidates)
         for kind in FORMATS
-        for number, model in enumerate(candidates)
-        if not list(kind.unsupported(loaded(model).bundle)) and select_format(loaded(model), kind.library) is kind
+        if not list(kind.unsupported(model.bundle)) and select_format(model, kind.library) is kind
     }
 
 

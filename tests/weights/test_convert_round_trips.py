@@ -9,10 +9,21 @@ import pytest
 import torch
 
 import vitral
-from benchmarks.round_trips.__main__ import TARGETS, Trip, make_source, matrix, round_trip, run
+from benchmarks.round_trips.__main__ import (
+    TARGETS,
+    Trip,
+    library_counts,
+    make_source,
+    matrix,
+    read_trips,
+    round_trip,
+    run,
+    totals,
+)
 from benchmarks.round_trips.subjects import SUBJECTS, Subject
 from tests.errors import raises
 from vitral.models import LayerScale, Learned1d, MeanPool, NoHead, PreNorm, Tokens
+from vitral.weights.certificate import NOT_RUN
 from vitral.weights.convert import Origin, select_format, write_model
 from vitral.weights.formats.huggingface.beit import HfBeit
 from vitral.weights.formats.registry import FORMATS
@@ -28,6 +39,7 @@ FEW = {  # the variants of the paper, DeiT, CLIP and BEiT, each where it is at h
     "hf-dinov2": ("registers",),
     "dino": ("features-dino",),
 }
+ROOT = Path(__file__).parent.parent.parent
 UNREAD = {"open_clip-timm"}  # whose files the tool cannot make: timm's names in a whole CLIP
 
 
@@ -38,6 +50,7 @@ def trips(formats: Sequence[str], subjects: Sequence[str], targets: Sequence[str
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("source", FEW)
 def test_what_comes_back_is_equal_or_named(source: str) -> None:
     found = trips([source], FEW[source], ("timm", "google", "huggingface"))
@@ -123,3 +136,26 @@ def test_positions_of_registers_are_part_of_them_where_the_library_has_none(tmp_
     assert found.again.largest < 1e-6
     again = vitral.load(tmp_path / "out").model.state_dict()["prefix.tokens"]
     assert torch.equal(again[1:], model.model.state_dict()["prefix.tokens"][1:] + rows[0])
+
+
+def test_the_page_states_the_trips_that_were_run() -> None:
+    """The table and the numbers of docs/weights.md are those of the committed trips, whose libraries ran."""
+    found = read_trips(ROOT / "benchmarks" / "round_trips" / "trips.jsonl")
+    page = (ROOT / "docs" / "weights.md").read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    assert matrix(found) in page
+    assert not [trip for trip in found if trip.verdict == "WRONG"]
+    assert totals(found).startswith(f"{len(found)} trips: ")
+    assert f"the files of all {len(found)} trips" in text
+    firsts = {(trip.source, trip.subject): trip.libraries[0] for trip in found}
+    ran = [library for library in firsts.values() if not library.startswith(NOT_RUN)]
+    assert f"Of the {len(firsts)} files that the trips begin with, {len(ran)} were run by a library" in text
+    own = [library for library in ran if ", which reads" not in library]
+    assert f"all {len(own)} of these four, and {len(ran) - len(own)} of Google, facebook and iBOT by timm" in text
+    installed = {each.name for each in FORMATS if each.library in ("timm", "huggingface", "torchvision", "vit-pytorch")}
+    assert all(not firsts[key].startswith(NOT_RUN) for key in firsts if key[0] in installed)
+    later = [library for trip in found for library in trip.libraries[1:]]
+    assert f"the {len(later)} files that were written and read on the way" in text
+    assert f"{sum(not library.startswith(NOT_RUN) for library in later)} were run" in text
+    assert library_counts(found)[0] == f"files of the sources: {len(firsts)}"
+    assert {trip.source for trip in found} == {each.name for each in FORMATS} - UNREAD

@@ -161,6 +161,27 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "w.gguf")
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "model.npz", "model.bin", "model.pth.tar"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", ("is empty",)),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 346284714\n",
+            ("Git LFS", "346,284,714", "git lfs pull"),
+        ),
+        (b"\n<!DOCTYPE html><html><title>404</title></html>", ("web page",)),
+    ],
+)
+def test_what_a_download_left_in_place_of_weights_is_named(
+    tmp_path: Path, name: str, content: bytes, said: tuple[str, ...]
+) -> None:
+    """Also where it has the name of a pickle, which nobody should be asked to trust."""
+    (tmp_path / name).write_bytes(content)
+    with raises("weights.corrupt", name, *said):
+        vitral.load(tmp_path / name)
+
+
 def test_a_format_of_no_known_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
     with raises("config.unknown_name", "tim", "timm"):

@@ -10,7 +10,7 @@ import vitral
 from tests.errors import raises
 from tests.models.references import FOLDER, reference
 from tests.weights.formats.files import put
-from tests.weights.oracles.fakes import install_timm
+from tests.weights.oracles.fakes import fork_oracles, install_timm
 from vitral.weights.load import LoadOptions
 
 NOTES = {
@@ -29,6 +29,7 @@ def hub(tmp_path: Path) -> Path:
 @pytest.fixture
 def timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_timm(tmp_path / "packages", monkeypatch)
+    fork_oracles(monkeypatch)
 
 
 @pytest.mark.usefixtures("timm")
@@ -41,6 +42,7 @@ def test_a_certificate_has_run_the_source_library_on_the_source_file(hub: Path, 
     assert any("timm 9.9: tokens differ" in line for line in made.lines())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize("options", [{}, {"to": "timm"}, {"verify": True}])
 def test_a_model_that_its_own_library_computes_otherwise_is_not_certified(
@@ -77,6 +79,7 @@ def test_a_bare_file_is_run_as_the_architecture_that_the_user_names(
         vitral.load(folder, settings=settings, verify=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("timm")
 @pytest.mark.parametrize("options", [LoadOptions(allow_pickle=True), LoadOptions(weights_key="ema", allow_pickle=True)])
 def test_a_pickle_with_a_prefix_is_handed_to_the_library_as_plain_tensors(

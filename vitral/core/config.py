@@ -36,6 +36,7 @@ EXPECTED = {
     "string_type": "text",
     "tuple_type": "a list",
 }
+SYNONYMS = {"learning_rate": "lr", "patch_size": "patch"}  # names that other libraries give to a setting
 OUT_OF_RANGE = {"finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 
@@ -237,7 +238,8 @@ def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -
     for depth, name in enumerate(names, start=1):
         place = ".".join(names[:depth])
         if name not in config.model_fields:
-            raise _unknown(config, name, place, siblings)
+            ends = [whole.rpartition(".")[2] for whole in _paths(data)] if path == name else []
+            raise _unknown(config, name, place, siblings, ends)
         field = config.model_fields[name].annotation
         kinds = _kinds(field)
         inner = data.get(name)
@@ -330,10 +332,16 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
     return ConfigError(f"{details['msg']}, got {_brief(details['input'])}", code="config.bad_value", where=where)
 
 
-def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:
-    """The error for a field that the config, perhaps chosen from a union, does not have."""
+def _unknown(
+    config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]], ends: Sequence[str] = ()
+) -> ConfigError:
+    """The error for a field that the config, perhaps chosen from a union, does not have.
+
+    `ends` are the last names of paths, which are enough to name a setting.
+    """
     if not siblings:
-        hint = suggest_choice(name, config.model_fields)
+        near = did_you_mean(SYNONYMS.get(name, name), [*config.model_fields, *ends])
+        hint = near or suggest_choice(name, config.model_fields)
         return ConfigError("unknown field", code="config.unknown_field", where=where, hint=hint)
     fields = [field for field in config.model_fields if field != "kind"]
     owners = [kind for kind, sibling in siblings.items() if name in sibling.model_fields]

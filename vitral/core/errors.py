@@ -3,7 +3,8 @@
 VitralError            exit 1   the base class of all
 ├── ConfigError        exit 2   a setting is unknown, of the wrong type, or conflicts with another (a ValueError too)
 ├── DataError          exit 3   an image, a label or a dataset is invalid (a ValueError too)
-└── WeightsError       exit 1   a weight file is damaged or does not fit the model (a ValueError too)
+├── WeightsError       exit 1   a weight file is damaged or does not fit the model (a ValueError too)
+└── ServeError         exit 1   the server refuses a request, and the client learns why
 
 A path that does not exist exits 3, whatever should have been there: its code ends in `.not_found`.
 
@@ -81,6 +82,10 @@ class DataError(VitralError, ValueError):
 
 class WeightsError(VitralError, ValueError):
     """Weights that are damaged or do not fit the model."""
+
+
+class ServeError(VitralError):
+    """A request that the server refuses."""
 
 
 def format_choices(choices: Iterable[object]) -> str:

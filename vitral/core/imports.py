@@ -96,6 +96,11 @@ def load_mlflow() -> Any:
     return _loaded("mlflow", "pip install mlflow")
 
 
+def load_faiss() -> Any:
+    """The package faiss."""
+    return _loaded("faiss", "pip install 'vitral[search]'")
+
+
 def load_cryptography() -> Any:
     """The parts of the package cryptography that sign: ed25519, serialization and exceptions."""
     hint = "pip install 'vitral[sign]'"
@@ -106,6 +111,12 @@ def load_cryptography() -> Any:
         serialization=_loaded(f"{primitives}.serialization", hint),
         exceptions=_loaded("cryptography.exceptions", hint),
     )
+
+
+def load_serving() -> None:
+    """Check that the packages of the server are installed."""
+    for name in ("fastapi", "uvicorn", "python_multipart", "prometheus_client", "swagger_ui_bundle", "segno"):
+        _loaded(name, "pip install 'vitral[serve]'")
 
 
 @contextmanager

@@ -17,13 +17,17 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")  # as torch heeds them: the first that is a number
+
+
 def default_threads() -> int:
-    """The default number of threads: one for each core of this process, or fewer by OMP_NUM_THREADS.
+    """The default number of threads: one for each core of this process, or fewer by the variables of `THREADS`.
 
     Two processors of one core share its multipliers, so two threads there are no faster than one.
     """
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(_own_cores(), int(asked) if asked.isdecimal() and int(asked) else cpu_count())
+    given = (os.environ.get(name, "").partition(",")[0].strip() for name in THREADS)
+    asked = next((int(each) for each in given if each.isdecimal() and int(each)), cpu_count())
+    return min(_own_cores(), asked)
 
 
 def _own_cores() -> int:

@@ -36,7 +36,7 @@ FORMAT: Literal[2] = 2
 SMALL = 2**20  # bytes of a file that is hashed at once
 CHUNK = 2**26  # bytes that are hashed without the interpreter's lock
 MOST_THREADS = 4
-Kind = Literal["bundle", "checkpoint", "export", "pack", "run"]
+Kind = Literal["bundle", "checkpoint", "export", "pack", "run", "sweep"]
 SIGNED = ("bundle", "export", "pack")  # the kinds that a signature may be required of
 # Whether the files of a model were checked: `unverified` for those without a manifest, `skipped` on request.
 FileStatus = Literal["verified", "signed", "unverified", "skipped"]
@@ -204,6 +204,7 @@ class FileCheck:
         self.folder = folder
         self.names: frozenset[str] = frozenset()  # that the manifest lists
         self._hashing: list[tuple[FileEntry, Future[str], str]] = []  # and what to do if the hash is wrong
+        self._process = os.getpid()  # whose threads compute the hashes
 
     def start(self, entries: Iterable[FileEntry], hint: str) -> Self:
         """Check sizes and the small files now, and begin to hash the large ones."""
@@ -232,20 +233,24 @@ class FileCheck:
             hint = f"{hint}; --no-verify, or verify_files=False in Python, opens it as it is"
             raise WeightsError(message, code="weights.no_manifest", where=self.folder / MANIFEST, hint=hint)
 
-    def wait(self) -> None:
-        """Return once every file is checked; WeightsError names the first that is damaged."""
+    def wait(self, but: Collection[str] = ()) -> None:
+        """Return once every file, `but` these, is checked; WeightsError names the first that is damaged."""
         for entry, digest, hint in self._hashing:  # they stay: who asks again gets the same answer
-            _check_hash(self.folder / entry.name, entry, digest.result, hint)
+            if entry.name in but:
+                continue
+            path = self.folder / entry.name
+            # The child of a fork does not have the threads.
+            hash = digest.result if os.getpid() == self._process else partial(hash_files, [path])
+            _check_hash(path, entry, hash, hint)
 
     @contextmanager
-    def finished(self) -> Iterator[None]:
-        """Wait at the end of the block. After an error in it, a damaged file is the error: it is the cause."""
+    def explaining(self) -> Iterator[None]:
+        """After an error in the block, a damaged file is the error: it is the cause."""
         try:
             yield
         except VitralError:
             self.wait()
             raise
-        self.wait()
 
     def messages(self) -> list[str]:
         """A line unless the files are verified."""

@@ -23,34 +23,41 @@ class Purpose(IntEnum):
     VIEW = 2
     MIXING = 3
     SEARCH = 4
+    MASKING = 5
+    FITTING = 6
 
 
-def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.random.Generator:
-    """An independent generator for each seed, purpose and pair of counts, such as an epoch and an index.
+def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0, third: int = 0) -> np.random.Generator:
+    """An independent generator for each seed, purpose and counts, such as an epoch, an index and a view.
 
-    Philox maps a key and a counter to bits. The counts are the upper half of the counter; the lower half allows 2**128
-    draws.
+    Philox maps a key and a counter to bits. The counts are the upper three words of the counter; the lowest one allows
+    2**64 blocks of draws.
     """
+    return np.random.Generator(_philox_for(seed, purpose, first, second, third))
+
+
+def _philox_for(seed: int, purpose: Purpose, first: int, second: int, third: int = 0) -> np.random.Philox:
     key = np.array([seed % WORD, purpose], dtype=np.uint64)
-    counter = np.array([0, 0, first, second], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+    return np.random.Philox(key=key, counter=np.array([0, third, first, second], dtype=np.uint64))
 
 
-def uniform_for(seed: int, purpose: Purpose, first: int, seconds: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """The first uniform numbers in [0, 1) of the generator of each second count, (seconds, count).
+def uniform_for(
+    seed: int, purpose: Purpose, first: NDArray[np.int64], second: NDArray[np.int64], count: int, third: int = 0
+) -> NDArray[np.float64]:
+    """The first uniform numbers in [0, 1) of the generator of each pair of counts, (pairs, count).
 
-    A row equals `rng_for(seed, purpose, first, second).random(count)`; creating a generator for each row would take
-    most of the time of a small image.
+    A row equals `rng_for(seed, purpose, first, second, third).random(count)`; creating a generator for each row would
+    take most of the time of a small image.
     """
     blocks = -(-count // 4)  # four words each; NumPy counts them from 1
     counter = np.broadcast_arrays(
         np.arange(1, blocks + 1, dtype=np.uint64),
-        np.uint64(0),
-        np.uint64(first),
-        seconds.astype(np.uint64)[:, None],
+        np.uint64(third),
+        first.astype(np.uint64)[:, None],
+        second.astype(np.uint64)[:, None],
     )
-    words = np.stack(philox(seed % WORD, purpose, *counter), axis=-1)  # (seconds, blocks, 4)
-    bits = words.reshape(len(seconds), -1)[:, :count] >> np.uint64(11)  # the 53 of a float
+    words = np.stack(philox(seed % WORD, purpose, *counter), axis=-1)  # (pairs, blocks, 4)
+    bits = words.reshape(len(second), -1)[:, :count] >> np.uint64(11)  # the 53 of a float
     return bits.astype(np.float64) * 2.0**-53
 
 
@@ -71,3 +78,44 @@ def _product(factor: int, words: Words) -> tuple[Words, Words]:
     crossed = low * words_high
     middle = (low * words_low >> HALF) + (crossed & LOW) + high * words_low
     return high * words_high + (crossed >> HALF) + (middle >> HALF), np.uint64(factor) * words
+
+
+class BatchRng(np.random.Generator):
+    """The generator of a microbatch. It also draws for each image by its place in the batch of all processes.
+
+    Those draws are the same however the batch is split into processes and microbatches.
+    """
+
+    def __init__(self, seed: int, step: int, number: int, places: NDArray[np.int64]) -> None:
+        super().__init__(_philox_for(seed, Purpose.MIXING, step, number))
+        self.seed, self.step, self.places = seed, step, places
+
+    def for_images(self, count: int) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1) for each image, (B, count): the same at every call of a step."""
+        step = np.full(len(self.places), self.step)
+        return uniform_for(self.seed, Purpose.MASKING, step, self.places + 1, count)
+
+    def for_batch(self) -> np.random.Generator:
+        """A generator that all processes and microbatches of the step draw the same from."""
+        return rng_for(self.seed, Purpose.MASKING, self.step)
+
+
+def image_uniforms(rng: np.random.Generator, images: int, count: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) for each of so many images, (B, count)."""
+    if not isinstance(rng, BatchRng):
+        return rng.random((images, count))
+    assert len(rng.places) == images
+    return rng.for_images(count)
+
+
+def image_rngs(rng: np.random.Generator, images: int) -> list[np.random.Generator]:
+    """A generator for each of so many images: for draws whose number is not known before."""
+    if not isinstance(rng, BatchRng):
+        return [rng] * images
+    assert len(rng.places) == images
+    return [rng_for(rng.seed, Purpose.MASKING, rng.step, int(place) + 1) for place in rng.places]
+
+
+def batch_rng(rng: np.random.Generator) -> np.random.Generator:
+    """The generator for what all images of a batch have in common, in all processes."""
+    return rng.for_batch() if isinstance(rng, BatchRng) else rng

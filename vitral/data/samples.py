@@ -192,6 +192,17 @@ def build_samples(
     return Samples(where, classes, items, store, tuple(notes), divided=undivided)
 
 
+def build_unlabeled(where: str, rows: Sequence[Row], store: Store, val_split: StratifiedSplit) -> Samples:
+    """The samples of images without labels, as one class without a name. Rows that are all of train are split here."""
+    rows = sorted(rows, key=by_split_and_name)
+    divided = all(row.split == "train" for row in rows)
+    if divided:
+        rows, _ = stratified_split(rows, val_split)
+    note = f"{val_split.fraction:.0%} of the images are kept for validation (seed {val_split.seed})"
+    items = tuple(Item(row.name, 0, row.split) for row in rows)
+    return Samples(where, ("",), items, store, (note,) if divided else (), divided=divided)
+
+
 def reorder_classes(samples: Samples, order: Iterable[str], keep_empty: bool) -> Samples:
     """The samples with their classes in this order, unchanged if it is empty; a note names classes without images."""
     classes = tuple(map(normalize_unicode, order))

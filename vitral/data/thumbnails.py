@@ -26,9 +26,19 @@ def thumbnail_url(
     decode: ImageDecoder = decode_image,
 ) -> str:
     """A data URL: a JPEG of at most `side` x `side` pixels, or a smaller image unchanged as PNG."""
-    data = samples.read(item)
-    native = native_decoding(data, item.name, decoding).model_copy(update={"lenient": True})  # show what there is
-    picture = to_rgb_image(decode(data, item.name, native, lambda _: Size(side, side)).pixels)
+    return encoded_thumbnail_url(samples.read(item), item.name, side, decoding, decode)
+
+
+def encoded_thumbnail_url(
+    data: bytes,
+    name: str,
+    side: int = THUMBNAIL_SIDE,
+    decoding: Decoding = DEFAULT,
+    decode: ImageDecoder = decode_image,
+) -> str:
+    """The same for an encoded image."""
+    native = native_decoding(data, name, decoding).model_copy(update={"lenient": True})  # show what there is
+    picture = to_rgb_image(decode(data, name, native, lambda _: Size(side, side)).pixels)
     is_small = max(picture.size) < side
     picture.thumbnail((side, side), Image.Resampling.BICUBIC)
     return encode_picture(picture, "png" if is_small else "jpeg")

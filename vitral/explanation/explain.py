@@ -198,7 +198,7 @@ def find_class(name: str, classes: Sequence[str]) -> int:
         raise ConfigError(message, code="config.ambiguous_name", where="class", hint=hint)
     if labels:
         return labels[0]
-    if re.fullmatch("[0-9]+", name) and int(name) < len(classes):
+    if re.fullmatch("[0-9]{1,9}", name) and int(name) < len(classes):
         return int(name)
     message = f"none of the {len(classes):,} classes is named {name!r}"
     raise ConfigError(message, code="config.unknown_name", where="class", hint=suggest_classes(name, classes))

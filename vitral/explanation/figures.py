@@ -18,7 +18,6 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
-from PIL import Image
 
 from vitral.core.storage import make_folders, wrap_write_errors, write_file_atomically
 from vitral.data.decoding.pixels import Pixels
@@ -33,7 +32,7 @@ from vitral.explanation.explanation import (
     ModelView,
     Photo,
 )
-from vitral.explanation.page.pictures import filter_pictures, heat_colors, position_mosaic, scale_to_unit
+from vitral.explanation.page.pictures import filter_pictures, heat_colors, overlay_map, position_mosaic, scale_to_unit
 from vitral.html.page import printable
 
 BACKGROUND, INK, SOFT, LINE = "#ffffff", "#1d2126", "#626a73", "#dedbd3"
@@ -302,23 +301,6 @@ def smoothing(side: int) -> str:
     return "nearest" if side < 100 else "antialiased"
 
 
-def overlay_map(photo: Photo, values: Array) -> Pixels:
-    """The image in gray with a map (R, S) of -1 to 1 over the crop; the rest is pale."""
-    height, width = photo.image.shape[:2]
-    times = max(1, round(640 / max(height, width)))
-    height, width = height * times, width * times
-    gray = np.asarray(Image.fromarray(photo.image).convert("L").resize((width, height)))
-    base = np.repeat(gray[..., None], 3, axis=2).astype(np.float32)  # (h, w, 3)
-    top, left = round(photo.top * height), round(photo.left * width)
-    bottom, right = round((photo.top + photo.height) * height), round((photo.left + photo.width) * width)
-    shown = 255 - (255 - base) * 0.45  # outside the crop
-    size = (right - left, bottom - top)
-    smooth = np.asarray(Image.fromarray(values.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
-    share = (0.25 + 0.65 * np.abs(smooth.clip(-1, 1)) ** 0.8)[..., None]
-    shown[top:bottom, left:right] = base[top:bottom, left:right] * 0.8 * (1 - share) + heat_colors(smooth) * share
-    return shown.round().astype(np.uint8)
-
-
 def attention_figure(explanation: Explanation) -> Figure:
     """Attention in every layer, a row, and every head, a column."""
     layers = [layer for layer in explanation.layers if layer.attention.size]
@@ -362,12 +344,12 @@ def features_figure(explanation: Explanation) -> Figure:
 
 
 def filters_figure(view: ModelView, title: str) -> Figure:
-    """The principal components of the patch embedding filters (Fig. 7, left)."""
+    """The principal components of the filters of the first layer (Fig. 7, left)."""
     tiles, columns = filter_pictures(view.filters), 7
     rows = -(-len(tiles) // columns)
     share = f"{view.explained_variance.sum():.0%}"
     subtitle = f"{title}: the first {len(tiles)} principal components, {share} of the variance"
-    figure = new_figure(columns * 1.05 + 0.6, rows * 1.2 + 0.3, "Patch embedding filters", subtitle)
+    figure = new_figure(columns * 1.05 + 0.6, rows * 1.2 + 0.3, "Filters of the first layer", subtitle)
     for number, (pixels, ratio) in enumerate(zip(tiles, view.explained_variance, strict=True)):
         row, column = divmod(number, columns)
         axes = add_axes(figure, 0.3 + column * 1.05, 0.3 + (rows - 1 - row) * 1.2, 0.95, 0.95)

@@ -1,8 +1,11 @@
 """HTML pages: one self-contained file each, with a shared style sheet."""
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,6 +36,12 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 def render(template: Path, **values: object) -> str:
     """Render a template; all values are escaped. It may include `look.css` and files beside it."""
     return _environment(template.parent).get_template(template.name).render(values)
+
+
+def script_json(value: object) -> Markup:
+    """JSON that is safe inside a script element: nothing in it can end the script."""
+    script = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return Markup(script.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 @cache

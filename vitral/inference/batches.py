@@ -47,7 +47,7 @@ def read_batches(
     images: Iterable[ImageRef], needs: Preprocessing, size: int, decode: ImageDecoder = decode_image
 ) -> Iterator[Batch]:
     """The images as the model's preprocessing makes them, in batches of this size."""
-    pool = ThreadPoolExecutor(THREADS, "reading", _lower_priority)
+    pool = ThreadPoolExecutor(THREADS, "reading", lower_priority)
     waiting: deque[tuple[str, Future[Pixels | VitralError]]] = deque()
     builder = _BatchBuilder(needs, size)
     try:
@@ -113,7 +113,7 @@ def _decode(image: ImageRef, needs: Preprocessing, decode: ImageDecoder) -> Pixe
         ) from error
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
     """Give the engine precedence over this thread; on Linux niceness is per thread."""
     if sys.platform == "linux":
         thread = threading.get_native_id()

@@ -252,8 +252,10 @@ def read_export(folder: Path) -> OpenedExport:
 
 def load_engine(folder: Path, export: OpenedExport, threads: Threads = "torch") -> Engine:
     """The engine of an export, for any number of images, once its files are checked."""
-    with export.check.finished():
-        return _load_engine(folder, export.notes, threads)
+    with export.check.explaining():
+        engine = _load_engine(folder, export.notes, threads)
+    export.check.wait()
+    return engine
 
 
 def _load_engine(folder: Path, notes: Export, threads: Threads) -> Engine:

@@ -32,7 +32,15 @@ from vitral.data.datasets.files import (
 from vitral.data.datasets.huggingface import holds_tables
 from vitral.data.datasets.manifest import DELIMITERS, MANIFEST_SUFFIXES, read_json_lines, read_table
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.data.datasets.pack_index import DRAFT, INDEX, check_image, read_pack
+from vitral.data.datasets.pack_index import (
+    DRAFT,
+    INDEX,
+    PackContents,
+    check_image,
+    not_packed,
+    read_pack,
+    shard_images,
+)
 from vitral.data.datasets.shards import find_tars, list_members, unfinished_pack
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
 from vitral.data.samples import Samples, Store
@@ -299,16 +307,23 @@ def _is_there(image: ImageRef) -> bool:
 
 
 def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
-    """The images inside tar files, in their order."""
+    """The images inside tar files, in their order; those of a shard of a pack are verified by their hashes."""
+    packs: dict[str, PackContents | None] = {}
     for path in paths:
         try:
+            packed = shard_images(path, packs)
             empty = DataError(
                 "contains no images", code="data.empty", where=path, hint="remove it or download it again"
             )
             with urls.open_file(path) as file:
                 images = (part for part in list_members(file, path) if is_image(part.name))
                 for part in _at_least_one(images, empty):
-                    yield ImageRef(f"{path}/{part.name}", ByteRange(path, part.start, part.length))
+                    name, known = f"{path}/{part.name}", packed.get(part.start)
+                    if packed and (known is None or known.length != part.length):
+                        yield ImageRef(name, MissingImage(not_packed(name)))
+                    else:
+                        digest = known.digest if known else b""
+                        yield ImageRef(name, ByteRange(path, part.start, part.length, digest))
         except DataError as error:
             yield ImageRef(error.where or path, UnlistedImages(error))
 

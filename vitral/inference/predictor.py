@@ -178,6 +178,11 @@ class Predictor:
         return self._run("features", pixels)
 
     @property
+    def model(self) -> "Model | None":
+        """The model in evaluation mode, not to be changed; none of an export."""
+        return self._model
+
+    @property
     def width(self) -> int:
         """The width D of the features."""
         self._lazy_engine("features")
@@ -229,7 +234,7 @@ class Predictor:
         """Build all that batches of these sizes need, so that the first batch is as fast as the next."""
         engine = self._lazy_engine(output if self.bundle.classes else "features").get()
         for size in sorted(sizes or (1,), reverse=True):  # the largest first: it decides the engine of auto
-            engine.run(np.zeros((size, *self._shape), dtype=np.uint8))
+            engine.run(np.zeros((size, *self.pixel_shape), dtype=np.uint8))
 
     def select_engine(self, output: OutputKind, images: int | None, batch_size: int) -> NamedEngine:
         """The engine for a stream of this many images (None: unknown), in batches of this size."""
@@ -250,7 +255,8 @@ class Predictor:
             self._decode.close()
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
+    def pixel_shape(self) -> tuple[int, int, int]:
+        """The shape (H, W, C) of an image as `logits`, `probabilities` and `features` take it."""
         needs = self.bundle.preprocessing
         return (*needs.image_size, needs.decoding.channels)
 
@@ -261,8 +267,8 @@ class Predictor:
             raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
 
     def _run(self, output: OutputKind, pixels: PixelBatch) -> FloatArray:
-        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:
-            height, width, channels = self._shape
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self.pixel_shape:
+            height, width, channels = self.pixel_shape
             message = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
             hint = "make them with bundle.preprocessing.pixels"
             raise ConfigError(message, code="config.wrong_type", where="pixels", hint=hint)
@@ -394,15 +400,18 @@ def check_top(top: int) -> None:
         raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
 
 
-def run_model(model: "Model", images: "list[Tensor]") -> FloatArray:
-    """The logits (B, K) of images (C, H, W), which may differ in size, as the model sees them."""
+def run_model(model: "Model", images: "list[Tensor]", output: OutputKind = "logits") -> FloatArray:
+    """The logits (B, K) or features (B, D) of images (C, H, W), which may differ in size, as the model sees them."""
     import torch
 
+    from vitral.models.head import NoHead
+
+    run = model if output == "logits" or isinstance(model.config.head, NoHead) else model.forward_pooled
     size = BATCH_SIZE if len({image.shape for image in images}) == 1 else 1
     device = next(model.parameters()).device
     with torch.inference_mode():
         batches = (torch.stack(images[start : start + size]) for start in range(0, len(images), size))
-        return torch.cat([model(batch.to(device)).float().cpu() for batch in batches]).numpy()
+        return torch.cat([run(batch.to(device)).float().cpu() for batch in batches]).numpy()
 
 
 def restore_pixels(images: "list[Tensor]", needs: Preprocessing) -> PixelBatch:
@@ -427,9 +436,11 @@ def prepare_model(load: "Callable[[], LoadedModel]", engine: str | BaseEngine, m
     """A model with any engine."""
     from vitral.inference.engines.auto import build_engine, parse_engine
     from vitral.inference.graph.graph import NO_MERGING
+    from vitral.models.first_use import finish_check
 
     config = parse_engine(engine) if isinstance(engine, str) else engine
     loaded = load()
+    finish_check(loaded.model)  # a server must not start with a damaged model
     outputs: tuple[OutputKind, ...] = ("logits", "features")
     return Ready(
         loaded.bundle,

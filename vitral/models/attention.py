@@ -192,6 +192,9 @@ class SelfAttention(InitModule):
         if isinstance(self.project, nn.Linear):
             init.attention(self.project)
 
+    def output_weights(self) -> list[Tensor]:
+        return [self.project.weight] if isinstance(self.project, nn.Linear) else []
+
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         """The output (B, keep, D) for the first `keep` tokens."""
         heads = self.heads(x, layout, keep)

@@ -138,6 +138,10 @@ class Model(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.forward_pooled(images))  # (B, classes), or (B, D) without a head
 
+    def empty_batch(self) -> Tensor:
+        """An input without images, which passes through all layers."""
+        return torch.zeros(0, self.config.channels, *self.config.image_size)  # (0, C, H, W)
+
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy these weights into the model; WeightsError if any is missing, unexpected, misshapen or not finite.
 

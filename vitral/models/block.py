@@ -81,11 +81,17 @@ class DropPath(nn.Module):
         super().__init__()
         self.rate = rate
 
+    @property
+    def drops(self) -> bool:
+        """Whether any branch may be dropped now."""
+        return self.training and self.rate > 0
+
+    def draw(self, x: Tensor) -> Tensor:
+        """1 for the samples whose branch is kept, 0 for the others, (B, 1, 1)."""
+        return x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)
+
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return x
-        survives = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)  # (B, 1, 1)
-        return x * survives / (1 - self.rate)
+        return x * self.draw(x) / (1 - self.rate) if self.drops else x
 
 
 class BaseBlock(Config):
@@ -95,19 +101,35 @@ class BaseBlock(Config):
     scale: ScaleConfig = NoScale()
     drop_path_rate: float = Field(default=0.0, ge=0, lt=1)  # of the last layer
     drop_path_schedule: Literal["linear", "constant"] = "linear"  # linear: it grows from 0 in the first layer
+    drop_path_mode: Literal["mask", "skip"] = "mask"  # skip: a dropped branch is not computed, so steps are cheaper
 
 
 class Branch(nn.Module):
-    """Scales and drops a branch before it is added."""
+    """Scales and drops a branch before it is added.
+
+    With `skip` the branch is computed for the samples that keep it (as in DINOv2, arXiv 2304.07193), with the draws of
+    `mask`, so the two differ by rounding, and by the draws of a dropout within the branch. A compiled model masks:
+    shapes that are drawn would be compiled again and again. So does one that is given tensors without values.
+    """
 
     def __init__(self, config: BaseBlock, context: BuildContext, layer: int) -> None:
         super().__init__()
         self.scale = config.scale.build(context.width)
         share = 1.0 if config.drop_path_schedule == "constant" else layer / max(1, context.depth - 1)
         self.drop = DropPath(config.drop_path_rate * share)
+        self.skips = config.drop_path_mode == "skip"
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.scale(x))
+
+    def of(self, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """The branch that `compute` gives for x (B, L, D), scaled and dropped: (B, keep, D)."""
+        has_values = type(x) is Tensor and not x.is_meta  # a fake tensor is of another type
+        if not (self.skips and self.drop.drops and has_values) or torch.compiler.is_compiling():
+            return self(compute(x))
+        kept = self.drop.draw(x)[:, 0, 0].nonzero()[:, 0]  # (samples,)
+        branch = self.scale(compute(x.index_select(0, kept))) / (1 - self.drop.rate)  # (samples, keep, D)
+        return branch.new_zeros(len(x), *branch.shape[1:]).index_copy(0, kept, branch)
 
 
 class BlockParts(NamedTuple):
@@ -145,9 +167,8 @@ class PreNorm(BaseBlock):
 
 class PreNormBlock(EncoderBlock):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        gathered = self.mixer(self.mixer_norm(x), layout, keep)
-        x = x[:, :keep] + self.mixer_branch(gathered)  # eq. 2
-        return x + self.mlp_branch(self.mlp(self.mlp_norm(x)))  # eq. 3
+        x = x[:, :keep] + self.mixer_branch.of(x, lambda x: self.mixer(self.mixer_norm(x), layout, keep))  # eq. 2
+        return x + self.mlp_branch.of(x, lambda x: self.mlp(self.mlp_norm(x)))  # eq. 3
 
 
 class PostNorm(BaseBlock):
@@ -162,9 +183,8 @@ class PostNorm(BaseBlock):
 
 class PostNormBlock(EncoderBlock):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        gathered = self.mixer(x, layout, keep)
-        x = self.mixer_norm(x[:, :keep] + self.mixer_branch(gathered))
-        return self.mlp_norm(x + self.mlp_branch(self.mlp(x)))
+        x = self.mixer_norm(x[:, :keep] + self.mixer_branch.of(x, lambda x: self.mixer(x, layout, keep)))
+        return self.mlp_norm(x + self.mlp_branch.of(x, self.mlp))
 
 
 class ResidualPostNorm(BaseBlock):
@@ -179,9 +199,8 @@ class ResidualPostNorm(BaseBlock):
 
 class ResidualPostNormBlock(EncoderBlock):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        gathered = self.mixer(x, layout, keep)
-        x = x[:, :keep] + self.mixer_branch(self.mixer_norm(gathered))
-        return x + self.mlp_branch(self.mlp_norm(self.mlp(x)))
+        x = x[:, :keep] + self.mixer_branch.of(x, lambda x: self.mixer_norm(self.mixer(x, layout, keep)))
+        return x + self.mlp_branch.of(x, lambda x: self.mlp_norm(self.mlp(x)))
 
 
 class Parallel(BaseBlock):
@@ -201,8 +220,11 @@ class ParallelBlock(nn.Module):
         self.branch = Branch(config, parts.context, parts.layer)
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        normed = self.norm(x)
-        return x[:, :keep] + self.branch(self.mixer(normed, layout, keep) + self.mlp(normed[:, :keep]))
+        def both(x: Tensor) -> Tensor:
+            normed = self.norm(x)
+            return self.mixer(normed, layout, keep) + self.mlp(normed[:, :keep])
+
+        return x[:, :keep] + self.branch.of(x, both)
 
 
 class MultiBranch(BaseBlock):
@@ -239,7 +261,7 @@ class MixerBranch(nn.Module):
         self.branch = Branch(config, parts.context, parts.layer)
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        return self.branch(self.mixer(self.norm(x), layout, keep))  # (B, keep, D)
+        return self.branch.of(x, lambda x: self.mixer(self.norm(x), layout, keep))  # (B, keep, D)
 
 
 class MlpBranch(nn.Module):
@@ -249,7 +271,7 @@ class MlpBranch(nn.Module):
         self.branch = Branch(config, parts.context, parts.layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.branch(self.mlp(self.norm(x)))  # (B, keep, D)
+        return self.branch.of(x, lambda x: self.mlp(self.norm(x)))  # (B, keep, D)
 
 
 def block_branches(block: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:

@@ -4,6 +4,7 @@ B images, C channels, N = R x S patches of P x Q pixels, D width, c channels of 
 """
 
 import math
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 import torch
@@ -257,12 +258,15 @@ class Convolutions(Config):
         x_k = activation(LN(W_k * x_k-1)), each half as high and wide;    z_i = E x_K,i + b
 
     LN, the norm of the model, is over the channels of a position. The paper has BatchNorm, which would make a step
-    depend on how its batch is split into processes and microbatches. A token sees twice the height and width of its
-    cell, with the cell in the middle.
+    depend on how its batch is split into processes and microbatches. Without the norm, which hides how strong an edge
+    is, x_k = activation(W_k * x_k-1 + b_k). A token sees twice the height and width of its cell, with the cell in the
+    middle, and one cell more on every side for each convolution of stride 1.
     """
 
     kind: Literal["convolutions"] = "convolutions"
     widths: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = (48, 96, 192, 384)
+    same_size: int = Field(default=0, ge=0, le=8)  # 3x3 convolutions of stride 1 after them, of the last width
+    norm: bool = True
     activation: ActivationName = "relu"
 
     @model_validator(mode="after")
@@ -292,27 +296,30 @@ class Convolutions(Config):
 
 
 MAX_CONVOLUTIONS = 8
+Margin = tuple[int, int, int, int]  # zeros left, right, above and below
+ABOVE, BELOW, AROUND = (1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1)
 
 
 class ConvolutionLayer(InitModule):
-    """A convolution, a norm over its channels and an activation: (B, c, H, W) to (B, c', H / 2, W / 2).
+    """A 3x3 convolution, a norm over its channels or a bias, and an activation: (B, c, H, W) to (B, c', H', W').
 
-    All layers but the last pad above and left, the last below and right, so that a token sees as far on either side of
-    its cell.
+    With a stride of 2, all layers but the last pad above and left, the last below and right, so that a token sees as
+    far on either side of its cell.
     """
 
-    def __init__(self, inputs: int, norm: nn.Module, width: int, activation: ActivationName, last: bool) -> None:
+    def __init__(self, channels: tuple[int, int], config: Convolutions, norm: nn.Module, margin: Margin) -> None:
         super().__init__()
-        self.activation = activation
-        self.margin = (0, 1, 0, 1) if last else (1, 0, 1, 0)
-        self.conv = nn.Conv2d(inputs, width, 3, stride=2, bias=False)
+        self.activation, self.margin = config.activation, margin
+        self.conv = nn.Conv2d(*channels, 3, stride=1 if margin == AROUND else 2, bias=not config.norm)
         self.norm = norm
 
     def initialize(self, init: BaseInit) -> None:
         initialize_convolution(init, self.conv)
+        if self.conv.bias is not None:  # no norm makes up for what the activation cuts off (arXiv 1502.01852)
+            self.conv.weight.data.mul_(math.sqrt(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = self.norm(self.conv(F.pad(x, self.margin)).permute(0, 2, 3, 1))  # (B, H / 2, W / 2, c')
+        normed = self.norm(self.conv(F.pad(x, self.margin)).permute(0, 2, 3, 1))  # (B, H', W', c')
         return activate(normed, self.activation).permute(0, 3, 1, 2)
 
 
@@ -321,11 +328,12 @@ class ConvolutionStem(InitModule):
 
     def __init__(self, config: Convolutions, channels: int, context: BuildContext) -> None:
         super().__init__()
-        inputs, last = (channels, *config.widths), len(config.widths) - 1
+        widths = (*config.widths, *config.widths[-1:] * config.same_size)
+        margins = [ABOVE] * (len(config.widths) - 1) + [BELOW] + [AROUND] * config.same_size
         self.layers = nn.Sequential(
             *(
-                ConvolutionLayer(inputs[index], context.build_norm(width), width, config.activation, index == last)
-                for index, width in enumerate(config.widths)
+                ConvolutionLayer(pair, config, context.build_norm(pair[1]) if config.norm else nn.Identity(), margin)
+                for pair, margin in zip(pairwise((channels, *widths)), margins, strict=True)
             )
         )
         self.project = nn.Linear(config.widths[-1], context.width)
@@ -355,7 +363,8 @@ def describe_stem(stem: StemConfig) -> str:
         case Hybrid():
             return f"patches of {stem.patch} positions of a ResNet feature map"
         case Convolutions():
-            return f"cells of {stem.token_size()} pixels, by {len(stem.widths)} convolutions of stride 2"
+            further = f" and {stem.same_size} of stride 1" * bool(stem.same_size)
+            return f"cells of {stem.token_size()} pixels, by {len(stem.widths)} convolutions of stride 2{further}"
         case OverlappingPatches():
             return f"patches of {stem.patch} pixels that overlap, at a stride of {stem.stride}"
         case ShiftedPatches():

@@ -4,9 +4,11 @@ Each module says what its parameters are for; an init scheme says how parameters
 that of google-research/vision_transformer.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, TypeVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion
@@ -65,6 +67,9 @@ class BaseInit(Config):
     def head(self, linear: nn.Linear, bias: float) -> None:
         nn.init.zeros_(linear.weight)
         nn.init.constant_(linear.bias, bias)
+
+    def rescale_output(self, weight: Tensor, layer: int) -> None:
+        """The last weight of a branch of a layer, counted from 1, after it was drawn."""
 
 
 class Original(BaseInit):
@@ -127,7 +132,77 @@ class Normal(BaseInit):
             nn.init.constant_(linear.bias, bias)
 
 
-InitConfig = Annotated[Original | BigVision | Zeros | Normal, OpenUnion()]
+class Xavier(BaseInit):
+    """MAE's and MoCo v3's: Xavier-uniform linear layers, the patch embedding among them, and a normal class token."""
+
+    kind: Literal["xavier"] = "xavier"
+    qkv: Literal["stacked", "separate"] = "stacked"  # how queries, keys and values are drawn: MoCo v3 has them separate
+    token_std: float = Field(default=0.02, ge=0)
+
+    def dense(self, linear: nn.Linear) -> None:
+        nn.init.xavier_uniform_(linear.weight)
+        zero_bias_(linear)
+
+    def attention(self, linear: nn.Linear, parts: int = 1) -> None:
+        super().attention(linear, parts if self.qkv == "separate" else 1)
+
+    def mlp(self, linear: nn.Linear, parts: int = 1) -> None:
+        super().mlp(linear, parts)
+        zero_bias_(linear)
+
+    def token(self, token: Tensor) -> None:
+        nn.init.normal_(token, std=self.token_std)
+
+
+class TruncatedNormal(BaseInit):
+    """DINO's and DeiT's: all truncated normal of std 0.02, but the patch embedding with the default of torch."""
+
+    kind: Literal["truncated_normal"] = "truncated_normal"
+    std: float = Field(default=0.02, gt=0)
+
+    def dense(self, linear: nn.Linear) -> None:
+        linear.reset_parameters()
+
+    def attention(self, linear: nn.Linear, parts: int = 1) -> None:
+        nn.init.trunc_normal_(linear.weight, std=self.std)
+        zero_bias_(linear)
+
+    def mlp(self, linear: nn.Linear, parts: int = 1) -> None:
+        self.attention(linear)
+
+    def token(self, token: Tensor) -> None:
+        nn.init.trunc_normal_(token, std=self.std)
+
+    def position_table(self, table: Tensor) -> None:
+        nn.init.trunc_normal_(table, std=self.std)
+
+
+class DepthScaled(BaseInit):
+    """BEiT's: all truncated normal of std 0.02; the outputs of layer l are divided by the square root of 2 l."""
+
+    kind: Literal["depth_scaled"] = "depth_scaled"
+
+    def dense(self, linear: nn.Linear) -> None:
+        self.attention(linear)
+
+    def attention(self, linear: nn.Linear, parts: int = 1) -> None:
+        nn.init.trunc_normal_(linear.weight, std=0.02)
+        zero_bias_(linear)
+
+    def mlp(self, linear: nn.Linear, parts: int = 1) -> None:
+        self.attention(linear)
+
+    def token(self, token: Tensor) -> None:
+        nn.init.trunc_normal_(token, std=0.02)
+
+    def position_table(self, table: Tensor) -> None:
+        nn.init.trunc_normal_(table, std=0.02)
+
+    def rescale_output(self, weight: Tensor, layer: int) -> None:
+        weight.div_((2 * layer) ** 0.5)
+
+
+InitConfig = Annotated[Original | BigVision | Zeros | Normal | Xavier | TruncatedNormal | DepthScaled, OpenUnion()]
 
 
 class InitModule(nn.Module):
@@ -135,6 +210,22 @@ class InitModule(nn.Module):
 
     def initialize(self, init: BaseInit) -> None:
         """Initialize the parameters that are directly in this module."""
+
+    def output_weights(self) -> list[Tensor]:
+        """Those of them whose output is added to the tokens."""
+        return []
+
+
+def allocate(model: M, device: torch.device) -> M:
+    """Move a model from the meta device, and return it; the values of its tensors are arbitrary.
+
+    `Module.to_empty` does the same by an operation that imports sympy, which takes a third of a second.
+    """
+
+    def empty(tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+
+    return model._apply(empty)  # type: ignore[no-untyped-call]
 
 
 @torch.no_grad()
@@ -147,3 +238,12 @@ def initialize(model: M, init: BaseInit) -> M:
         if isinstance(part, InitModule):
             part.initialize(init)
     return model
+
+
+@torch.no_grad()
+def rescale_outputs(blocks: Iterable[nn.Module], init: BaseInit) -> None:
+    """Scale what the branches of each layer add to the tokens, as the init scheme has it."""
+    for layer, block in enumerate(blocks, start=1):
+        for part in block.modules():
+            for weight in part.output_weights() if isinstance(part, InitModule) else ():
+                init.rescale_output(weight, layer)

@@ -53,6 +53,9 @@ class BaseFeedForward(InitModule):
         init.mlp(self.expand, self.parts)
         init.mlp(self.contract)
 
+    def output_weights(self) -> list[Tensor]:
+        return [self.contract.weight]
+
     def output(self, hidden: Tensor) -> Tensor:
         return self.dropout(self.contract(self.norm(self.hidden_dropout(hidden))))  # (B, L, D)
 

@@ -15,7 +15,7 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.base import Features, Grid, Layout, Model, check_images, patch_grid, split_tokens
 from vitral.models.head import HeadConfig, LinearHead
-from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
+from vitral.models.init import BaseInit, InitConfig, InitModule, Original, allocate, initialize
 
 GROUPS = 32
 Standardization = Literal["std", "variance"]
@@ -159,7 +159,7 @@ class Resnet(BaseResnet):
 
     def build(self) -> "ResidualNetwork":
         """The model with initialized weights."""
-        return initialize(self.build_empty().to_empty(device=torch.get_default_device()), self.init)
+        return initialize(allocate(self.build_empty(), torch.get_default_device()), self.init)
 
 
 class ResidualNetwork(Model):

@@ -16,7 +16,7 @@ from vitral.models.block import BlockConfig, BlockParts, KeepActivations, Memory
 from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import DistilledHead, HeadConfig, LinearHead
 from vitral.models.hooks import attention_maps
-from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
+from vitral.models.init import BaseInit, InitConfig, InitModule, Original, allocate, initialize, rescale_outputs
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.norm import LayerNorm, NormConfig
 from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
@@ -99,7 +99,9 @@ class Vit(Config):
 
     def build(self) -> "VisionTransformer":
         """The model with initialized weights."""
-        return initialize(self.build_empty().to_empty(device=torch.get_default_device()), self.init)
+        model = initialize(allocate(self.build_empty(), torch.get_default_device()), self.init)
+        rescale_outputs(model.blocks, self.init)
+        return model
 
 
 class PrefixTokens(InitModule):
@@ -152,6 +154,16 @@ class VisionTransformer(Model):
             tokens, layout = drop_patches(tokens, layout, self.patch_drop_rate)
         return self.pool(self.encode(tokens, layout, self.pool.keep(layout)), layout)  # (B, D)
 
+    def forward_kept(self, images: Tensor, kept: Tensor) -> Tensor:
+        """The tokens after the last layer and norm of some patches of each image, by their indices (B, M).
+
+        The others are left out before the first layer, so that they cost nothing: (B, prefix + M, D), prefix tokens
+        first. For models that `check_patch_drop` accepts.
+        """
+        layout = self.layout(images)
+        tokens, layout = keep_patches(self.embed(images, layout), layout, kept)
+        return self.encode(tokens, layout, layout.length())
+
     def forward_intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Features]:
         depth, layout = len(self.blocks), self.layout(images)
         if wrong := [layer for layer in layers if not -depth <= layer < depth]:
@@ -185,10 +197,10 @@ class VisionTransformer(Model):
         tokens = self.prefix(patches)  # (B, L, D)
         return self.first_norm(self.dropout(self.position(tokens, layout, 0)))
 
-    def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
-        """The first `keep` tokens after the last layer and norm."""
+    def encode(self, tokens: Tensor, layout: Layout, keep: int, first: int = 0) -> Tensor:
+        """The first `keep` tokens after the last layer and norm, of tokens that enter layer `first`."""
         last = len(self.blocks) - 1
-        for layer in range(len(self.blocks)):
+        for layer in range(first, len(self.blocks)):
             tokens = self.run_layer(layer, tokens, layout, keep if layer == last else layout.length())
         return self.norm(tokens)  # (B, keep, D)
 
@@ -199,16 +211,51 @@ class VisionTransformer(Model):
         return self.config.memory.run(self.blocks[layer], tokens, layout, keep)  # (B, keep, D)
 
 
+class LastBlocks(Model):
+    """The last layers of a Vision Transformer, with its weights: tokens (B, L, D) of its image size to logits.
+
+    It trains those layers on tokens that the layers before them have computed once.
+    """
+
+    config: Vit
+
+    def __init__(self, model: VisionTransformer, count: int) -> None:
+        super().__init__()
+        self.config, self.model, self.head = model.config, model, model.head
+        self.first = model.config.depth - count
+        self.image_layout = model.config.layout(model.config.image_size)
+
+    @torch.no_grad()
+    def forward_tokens(self, images: Tensor) -> Tensor:
+        """The tokens (B, L, D) of images, as the first of these layers is given them."""
+        tokens = self.model.embed(images, self.image_layout)
+        for layer in range(self.first):
+            tokens = self.model.run_layer(layer, tokens, self.image_layout, self.image_layout.length())
+        return tokens
+
+    def forward_pooled(self, tokens: Tensor) -> Tensor:
+        layout = self.image_layout
+        return self.model.pool(self.model.encode(tokens, layout, self.model.pool.keep(layout), self.first), layout)
+
+    def empty_batch(self) -> Tensor:
+        return torch.zeros(0, self.image_layout.length(), self.config.width)  # (0, L, D)
+
+
 def drop_patches(tokens: Tensor, layout: Layout, rate: float) -> tuple[Tensor, Layout]:
-    """Keep a random part of each image's patches, which have their positions already (PatchDropout, arXiv 2208.07220).
+    """Keep a random part of each image's patches (PatchDropout, arXiv 2208.07220)."""
+    kept = max(1, round(layout.grid.cells() * (1 - rate)))
+    numbers = torch.rand(len(tokens), layout.grid.cells(), device=tokens.device)  # (B, N)
+    return keep_patches(tokens, layout, numbers.argsort(dim=1)[:, :kept])
+
+
+def keep_patches(tokens: Tensor, layout: Layout, kept: Tensor) -> tuple[Tensor, Layout]:
+    """The prefix tokens and the patches of these indices (B, M), which have their positions already.
 
     The layout of the result is one row: what is left has no grid.
     """
     prefix, patches = tokens.split([layout.prefix(), layout.grid.cells()], dim=1)  # (B, N, D)
-    kept = max(1, round(layout.grid.cells() * (1 - rate)))
-    chosen = torch.rand(patches.shape[:2], device=tokens.device).argsort(dim=1)[:, :kept]  # (B, kept)
-    left = patches.gather(1, chosen.unsqueeze(-1).expand(-1, -1, patches.shape[-1]))  # (B, kept, D)
-    return torch.cat([prefix, left], dim=1), layout._replace(grid=Grid(1, kept))
+    left = patches.gather(1, kept.unsqueeze(-1).expand(-1, -1, patches.shape[-1]))  # (B, M, D)
+    return torch.cat([prefix, left], dim=1), layout._replace(grid=Grid(1, kept.shape[1]))
 
 
 def check_patch_drop(config: Config, where: str) -> None:

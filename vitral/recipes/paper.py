@@ -13,7 +13,7 @@ from vitral.models.registry import model_config
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import DataConfig, Epochs, ModelConfig, Recipe, Steps
 from vitral.tasks.classify import Classify, Sigmoid
-from vitral.tasks.masked_patches import MaskedPatches
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.training.optimizers import AdamW, Sgd
 from vitral.training.schedules import Cosine, Linear
 

@@ -18,24 +18,26 @@ from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
 from vitral.data.loading.shared_memory import CACHE_BYTES
 from vitral.data.samples import StratifiedSplit
 from vitral.data.transforms.augment import Augment
-from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomResizedCrop, Resize
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomCrop, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
+from vitral.data.transforms.views import OneView, ViewsConfig
 from vitral.models.base import nearest_multiple
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.tasks import TaskConfig
-from vitral.tasks.classify import Classify
+from vitral.tasks.classify import Classify, NoPatchDrop
+from vitral.training.clip import PerParameterClip
 from vitral.training.distributed.strategy import Ddp, DistributedConfig
 from vitral.training.ema import AverageConfig, NoAverage
 from vitral.training.finetune import FinetuneConfig, FullFinetune
-from vitral.training.optimizers import AdamW, OptimizerConfig, ScheduleFreeAdamW
+from vitral.training.optimizers import AdamW, ConstantDecay, OptimizerConfig, ScheduleFreeAdamW
 from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Constant, Cosine, ScheduleConfig
 from vitral.training.time_limit import FIRST_STEPS, PlanChange
 from vitral.weights.reader import ReadOptions
 
 ModelConfig = Annotated[Vit | Resnet, OpenUnion()]
-TrainCrop = Annotated[RandomResizedCrop | Resize | CenterCrop, OpenUnion()]
+TrainCrop = Annotated[RandomResizedCrop | RandomCrop | Resize | CenterCrop, OpenUnion()]
 
 
 class DataConfig(Config):
@@ -100,6 +102,7 @@ class Images(Config):
 
     crop: TrainCrop = RandomResizedCrop()
     augment: tuple[Augment, ...] = ()
+    views: ViewsConfig = OneView()  # of a training image; several have crops and augmentations of their own
     size: SizeConfig = FixedSize()  # of training images over the run
     eval_crop: EvalCropConfig = Resize()
     normalize: Normalize = CENTERED
@@ -224,7 +227,7 @@ class Recipe(Config):
     microbatches: int = Field(default=1, ge=1)  # per step and process; more need less memory
     optimizer: OptimizerConfig = AdamW(lr=3e-3, weight_decay=0.3)
     schedule: ScheduleConfig = Cosine(warmup=10_000)
-    clip: Annotated[float, Field(gt=0)] | Literal["none"] = 1.0  # maximum norm of the gradient
+    clip: Annotated[float, Field(gt=0)] | Literal["none"] | PerParameterClip = 1.0  # maximum norm of the gradient
     average: AverageConfig = NoAverage()
     precision: PrecisionConfig = Auto()
     distributed: DistributedConfig = Ddp()
@@ -242,6 +245,14 @@ class Recipe(Config):
         if not hasattr(self.optimizer, "lr"):
             message, hint = f"{self.optimizer.kind} has no field lr", "declare its peak learning rate: lr: float = 1e-3"
             raise ConfigError(message, code="config.wrong_class", where="optimizer", hint=hint)
+        return self
+
+    @model_validator(mode="after")
+    def decay_can_change(self) -> Self:
+        schedule = getattr(self.optimizer, "decay_schedule", ConstantDecay())  # a user's own class may have none
+        if not isinstance(schedule, ConstantDecay) and not self.optimizer.weight_decay:
+            message, hint = "there is no weight decay that could change", "set optimizer.weight_decay=0.04"
+            raise ConfigError(message, code="config.conflict", where="optimizer.decay_schedule", hint=hint)
         return self
 
     @model_validator(mode="after")
@@ -274,6 +285,28 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
+    def task_has_its_views(self) -> Self:
+        needed, given = self.task.views, self.images.views.count()
+        message, hint = "", "set images.views=one"
+        if needed > given:
+            message = f"the task {self.task.kind} compares {needed} views of an image, and there is {given}"
+            hint = "set images.views=two or multi_crop"
+        elif given > 1 and needed == 1:
+            message = f"the task {self.task.kind} takes one view of an image, and there are {given}"
+        elif given > 1 and self.images.external:
+            message = "the dataset gives tensors, of which no views are made"
+            hint = "let it return PIL images"
+        if message:
+            raise ConfigError(message, code="config.conflict", where="images.views", hint=hint)
+        return self
+
+    @model_validator(mode="after")
+    def loss_can_be_split(self) -> Self:
+        if self.microbatches > 1 and (reason := self.task.batch_dependence()):
+            raise needs_whole_batch(self.task.kind, reason)
+        return self
+
+    @model_validator(mode="after")
     def size_can_change(self) -> Self:
         if isinstance(self.images.size, FixedSize):
             return self
@@ -289,6 +322,14 @@ class Recipe(Config):
         if reason:
             message, hint = f"images cannot grow during training: {reason}", "set images.size=fixed"
             raise ConfigError(message, code="config.conflict", where="images.size", hint=hint)
+        return self
+
+    @model_validator(mode="after")
+    def tokens_can_be_compiled(self) -> Self:
+        if self.compile and isinstance(self.task, Classify) and not isinstance(self.task.patch_drop, NoPatchDrop):
+            message = "the number of patches changes from step to step, and each number would be compiled anew"
+            hint = "set compile=false, or task.patch_drop=none"
+            raise ConfigError(message, code="config.conflict", where="compile", hint=hint)
         return self
 
     def to_yaml(self) -> str:
@@ -318,16 +359,27 @@ class Recipe(Config):
     def train_pipeline(self, image_size: Size | None = None) -> ImagePipeline:
         """The image pipeline of training, at the model's image size or another one."""
         size = image_size or self.model.image_size
+        if views := self.images.views.plan(size):
+            return ImagePipeline(views[0].image_size, self.decoding(), views[0].crop, views[0].augment, views)
         return ImagePipeline(size, self.decoding(), self.images.crop, self.images.augment)
 
     def eval_pipeline(self) -> ImagePipeline:
-        """The image pipeline of evaluation."""
+        """The image pipeline of evaluation. A task of several views is evaluated on views as in training."""
+        if self.images.views.count() > 1:
+            return self.train_pipeline()
         return ImagePipeline(self.model.image_size, self.decoding(), self.images.eval_crop)
 
     def with_classes(self, classes: int) -> "Recipe":
         """The recipe with a head for `classes` classes, or without a head if the task needs none."""
         head = f"model.head.num_classes={classes}" if self.task.trains == "classify" else "model.head=none"
         return override(self, [head])
+
+
+def needs_whole_batch(task: str, reason: str) -> ConfigError:
+    """The error for a task whose batches cannot be split into microbatches."""
+    message = f"the task {task} needs the whole batch at once: {reason}"
+    hint = "set microbatches=1, with a smaller batch_size, model or image size, or more processes"
+    return ConfigError(message, code="config.needs_whole_batch", where="microbatches", hint=hint)
 
 
 def load_recipe(path: Path) -> Recipe:

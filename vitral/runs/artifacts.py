@@ -1,6 +1,7 @@
 """The artifacts of a run: bundles with their cards, the final evaluation, and the report."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -12,26 +13,36 @@ from vitral.data.samples import SPLITS
 from vitral.evaluation.accuracy import Interval, compute_accuracy, compute_calibration, wilson_interval
 from vitral.evaluation.subject import predict
 from vitral.explanation.walkthrough.describe import multiply_adds
+from vitral.html.page import plural
+from vitral.models.base import Model
 from vitral.models.embed import describe_stem
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, PlannedSteps, Recipe, Steps, TimeLimit
 from vitral.runs.build import RunParts, build_loader, first_split
+from vitral.runs.callbacks.features import FeatureMonitor, FeatureSnapshot
 from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
-from vitral.runs.messages import next_commands, resume_command
+from vitral.runs.messages import (
+    describe_finetune,
+    describe_stage,
+    next_commands,
+    resume_command,
+    suggest_weights,
+)
 from vitral.runs.report.attention import attention_section
 from vitral.runs.report.charts import metric_records
+from vitral.runs.report.features import FeatureSection, attention_grid, feature_section
 from vitral.runs.report.pictures import PictureGrid, augmented_grid, masked_grid
 from vitral.runs.report.report import Cost, Fact, Report, ReportEvaluation, write_report
 from vitral.tasks import TaskConfig
 from vitral.tasks.classify import Classify
-from vitral.tasks.masked_patches import MaskedPatches
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
+from vitral.training.callbacks import score
 from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint
-from vitral.training.distributed.fsdp import FsdpStrategy
 from vitral.training.distributed.process_group import ProcessGroup
-from vitral.training.finetune import FinetuneConfig, LastLayers, Lora
-from vitral.training.metrics import MetricsLine
-from vitral.training.progress import format_duration
+from vitral.training.finetune import Staged, TuningStage
+from vitral.training.metrics import MetricsLine, read_metrics
+from vitral.training.progress import format_duration, format_metric
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
 from vitral.weights.card import CardFacts, Result, TrainingFacts, render_card
 from vitral.weights.load import LoadedModel, load
@@ -49,7 +60,7 @@ def summarize_recipe(recipe: Recipe) -> list[Fact]:
         ("recipe", recipe.name),
         ("model", f"{describe_part(recipe.model)}, images of {recipe.model.image_size}"),
         ("start", f"weights of {recipe.weights}" if recipe.weights else f"random weights, seed {recipe.seed}"),
-        ("fine-tuning", describe_part(recipe.finetune)),
+        ("fine-tuning", describe_finetune(recipe.finetune)),
         ("task", describe_part(recipe.task)),
         ("length", f"{describe_part(recipe.length)} in batches of {recipe.batch_size:,}"),
         ("optimizer", f"{optimizer.kind}, learning rate {optimizer.lr:g}, weight decay {decay:g}"),
@@ -59,25 +70,21 @@ def summarize_recipe(recipe: Recipe) -> list[Fact]:
     ]
 
 
-def describe_part(part: ModelConfig | FinetuneConfig | TaskConfig | LengthConfig) -> str:
+def describe_part(part: ModelConfig | TaskConfig | LengthConfig) -> str:
     """The kind of a part of a recipe, with its main settings."""
     match part:
         case Vit():
             text = f"ViT, {part.depth} layers of width {part.width}, {describe_stem(part.stem)}"
         case Resnet():
             text = f"ResNet, stages of {', '.join(map(str, part.layers))}"
-        case LastLayers():
-            text = f"last {part.count} layers"
-        case Lora():
-            text = f"lora, rank {part.rank}, alpha {part.alpha:g}, on {', '.join(part.modules)}"
         case Classify():
             text = f"classify, {part.loss.kind} loss, mixing {part.mixing.kind}"
         case MaskedPatches():
             text = f"masked patches, target {part.target.kind}"
         case Epochs():
-            text = f"{part.epochs:g} epochs"
+            text = "1 epoch" if part.epochs == 1 else f"{part.epochs:g} epochs"
         case Steps():
-            text = f"{part.steps:,} steps"
+            text = plural(part.steps, "step")
         case TimeLimit():
             text = f"{format_duration(part.seconds)}, as many steps as fit,"
         case PlannedSteps():
@@ -89,11 +96,41 @@ def describe_part(part: ModelConfig | FinetuneConfig | TaskConfig | LengthConfig
     return text
 
 
+def stage_outcomes(recipe: Recipe, steps: int, lines: Iterable[MetricsLine]) -> list[str]:
+    """What each stage of fine-tuning gave on the validation images, and whether it was kept; nothing for one stage."""
+    spans, by = recipe.finetune.spans(steps), recipe.task.best_by
+    found = [line for line in lines if line.split == "val"]
+    if not isinstance(recipe.finetune, Staged) or not found:
+        return []
+    best = max((score(line, by) for line in found if not line.step), default=-inf)
+    outcomes = [f"the fitted head {format_score(best, by)}"]
+    for span in spans:
+        reached = max((score(line, by) for line in found if span.first < line.step <= span.end), default=-inf)
+        if reached > -inf:
+            kept = "kept" if reached > best else "no better, not kept"
+            outcomes.append(f"{describe_stage(span.stage)} {format_score(reached, by)} ({kept})")
+        best = max(best, reached)
+    return [f"Fine-tuning in stages, by the validation images: {'; '.join(outcomes)}."]
+
+
+def stage_passes(stage: TuningStage, model: ModelConfig) -> float:
+    """What a training image costs in a stage, in forward passes of the model; tokens in memory cost nothing."""
+    share = stage.layers / model.depth if stage.layers != "all" and isinstance(model, Vit) else 1.0
+    return (share if stage.views else 1.0) + BACKWARD_COST * share
+
+
+def format_score(value: float, by: str) -> str:
+    """The score of an evaluation: its accuracy, or its loss."""
+    return format_metric(by, abs(value))
+
+
 class RunArtifacts:
     """Writes the results of a run. Every process has one; only the main process writes files."""
 
     def __init__(self, folder: RunFolder, parts: RunParts, group: ProcessGroup) -> None:
         self.folder, self.parts, self.group = folder, parts, group
+        self.monitor: FeatureMonitor | None = None  # of the main process, for a task without labels
+        self.features: FeatureSnapshot | None = None  # the newest
 
     def write_bundle(self, home: Path, step: int, line: MetricsLine | None) -> None:
         """Write a bundle of the current averaged weights, with validation metrics on its card. A collective."""
@@ -111,8 +148,9 @@ class RunArtifacts:
         except WeightsError:
             return  # the bundle was written at that step
         saved = groups["task"] | groups.get("average", {})
-        names = (name for name in groups["task"] if name.startswith("model."))
-        self._write(home, step, {name.removeprefix("model."): saved[name] for name in names}, line)
+        prefix = f"{self.parts.state.task.bundled}."
+        names = (name for name in groups["task"] if name.startswith(prefix))
+        self._write(home, step, {name.removeprefix(prefix): saved[name] for name in names}, line)
 
     def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: MetricsLine | None) -> None:
         if not self.group.is_main:
@@ -186,13 +224,35 @@ class RunArtifacts:
             evaluation=evaluation,
             attention=attention_section(self._best_model(), samples, evaluation) if evaluation else None,
             cost=self.cost(step),
-            notes=[*samples.notes, *self._notes(status, best)],
+            notes=[*samples.notes, *self._notes(status, best), *filter(None, [suggest_weights(recipe, samples)])],
             next=self._next_commands(status),
             augmented=augmented_grid(recipe, samples),
             masked=self._masked_grid(),
             mixing=recipe.task.mixing.kind if isinstance(recipe.task, Classify) else "none",
+            task=recipe.task.kind,
+            features=self._feature_section(),
+            heads=self._heads(),
         )
         write_report(self.folder.report, report)
+
+    def measure_best(self, step: int) -> None:
+        """Measure the features of the best weights, which are those of a step, for the report."""
+        if self.monitor is not None and (self.features is None or self.features.step != step):
+            model = self._best_model().model.to(self.parts.microbatch_config.device)
+            self.features = self.monitor.measure(model, step)
+
+    def _feature_section(self) -> FeatureSection | None:
+        if self.monitor is None or self.features is None:
+            return None
+        return feature_section(self.monitor, self.features)
+
+    def _heads(self) -> PictureGrid | None:
+        """What the heads of the averaged weights attend to."""
+        state, model = self.parts.state, self.parts.model
+        if self.monitor is None or not isinstance(model, Model):
+            return None
+        with state.average.applied_to(state.task):
+            return attention_grid(model, self.monitor)
 
     def _best_model(self) -> LoadedModel:
         with own_files():
@@ -201,7 +261,7 @@ class RunArtifacts:
     def _masked_grid(self) -> PictureGrid | None:
         """Masked images and what the averaged weights predict; None for sharded weights, which need all processes."""
         state = self.parts.state
-        if isinstance(self.parts.strategy, FsdpStrategy):
+        if self.parts.strategy.sharded:
             return None
         with state.average.applied_to(state.task):
             return masked_grid(state.task, self.parts.recipe, self.parts.samples)
@@ -209,13 +269,21 @@ class RunArtifacts:
     def cost(self, step: int) -> Cost:
         """Time, computation and memory up to a step, over all sessions."""
         records, model = read_times(self.folder.path), self.parts.recipe.model
-        images = step * self.parts.plan.batch_size
+        batch = self.parts.plan.batch_size
         once = multiply_adds(model, in_full=self.parts.recipe.task.trains != "classify")
+        spans = self.parts.recipe.finetune.spans(self.parts.steps)
+        passes = sum(
+            max(0, min(step, span.end) - span.first) * batch * stage_passes(span.stage, model) for span in spans
+        )
         parameters = sum(weight.numel() for weight in model.build_empty().parameters())
         peak = max((record.peak_memory for record in records), default=0)
-        return Cost(total_seconds(records), images, (1 + BACKWARD_COST) * once * images, peak, parameters)
+        return Cost(total_seconds(records), step * batch, round(once * passes), peak, parameters)
 
     def _notes(self, status: Status, best: int) -> list[str]:
+        lines = read_metrics(self.folder.path)
+        return [*stage_outcomes(self.parts.recipe, self.parts.steps, lines), *self._notes_on_best(status, best)]
+
+    def _notes_on_best(self, status: Status, best: int) -> list[str]:
         if not self.parts.samples.of("val"):
             return ["There are no validation images: the best weights are those of the last step."]
         if status == "done" and not best:

@@ -20,16 +20,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
 from vitral.core.machine import cpu_name
 from vitral.html.text import align_columns
 from vitral.inference.engines.engine import package_version
-from vitral.models.registry import model_config
-from vitral.weights.load import load
 
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # the folder that this vitral was imported from
 OWN_WORKER, PEER_WORKER = "vitral.runs.bench_worker", "benchmarks.peers"
@@ -290,6 +285,12 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 def flops(model: str) -> float:
     """FLOPs of a plain model (by name, or a bundle by path) for one image, two for each multiply-add."""
+    import torch  # timing workers import this module, and not all of them torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from vitral.models.registry import model_config
+    from vitral.weights.load import load
+
     bundle = load(model).bundle if Path(model).expanduser().exists() else None
     config = bundle.model if bundle else model_config(model)
     image_size = bundle.preprocessing.image_size if bundle else config.image_size

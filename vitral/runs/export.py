@@ -34,6 +34,15 @@ class ExportResult(NamedTuple):
     metadata: Export
     messages: tuple[str, ...]
 
+    def lines(self) -> list[str]:
+        """What `vitral export` prints."""
+        runner, quantization = self.metadata.runner, self.metadata.quantization
+        measured = quantization.lines() if quantization else ()
+        return [*self.messages, *measured, *self.metadata.certificate.lines(), runner.line() if runner else ""]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"ExportResult({str(self.folder)!r})", *filter(None, self.lines())])
+
 
 def export(  # noqa: PLR0913, one argument a request
     model: str | Path,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from vitral.core.config import Config
-from vitral.data.loading.loader import Augmentation
+from vitral.data.transforms.views import Augmentation
 from vitral.models.registry import SizeLike
 from vitral.recipes.recipe import Checkpoints, Images
 from vitral.runs.callbacks.events import RunCallback, TrackerLike

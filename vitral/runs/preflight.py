@@ -229,6 +229,8 @@ def reopen_run(folder: RunFolder, request: RunRequest = RunRequest()) -> tuple[R
     try:
         recipe, record = read_recipe(recipe_text), Environment.from_json(record_text)
     except ConfigError as error:
+        if all(each.code == "config.untrusted" for each in error.problems):  # the file is as it was
+            raise
         hint = "restore the file, or start a new run"
         raise ConfigError(str(error), code=error.code, where=folder.path, hint=hint) from None
     if hash_recipe(recipe_text.decode()) != record.recipe:

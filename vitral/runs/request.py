@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
 
-from vitral.core.config import Size, override
+from vitral.core.config import Config, Size, override
 from vitral.core.custom import is_reference
 from vitral.core.documents import is_document
 from vitral.core.errors import ConfigError, DataError
@@ -18,16 +18,23 @@ from vitral.data.datasets.torch_dataset import DatasetStore, gives_tensors, open
 from vitral.data.loading.sampler import hold_out, subset
 from vitral.data.samples import OnFault, Samples, StratifiedSplit, refuse
 from vitral.data.transforms.preprocessing import Normalize
+from vitral.data.transforms.views import MultiCrop, OneView, TwoViews
+from vitral.models.base import nearest_multiple
 from vitral.models.registry import ModelLike, model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.paper import nearest_image_size
-from vitral.recipes.recipe import Recipe, load_recipe
+from vitral.recipes.recipe import Images, Recipe, load_recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
 from vitral.runs.options import RUN_OPTIONS, TrainOptions
+from vitral.tasks import TaskConfig
+from vitral.tasks.classify import Classify
+from vitral.training.finetune import Staged
 from vitral.training.optimizers import ScheduleFreeAdamW
 from vitral.weights.adapt import adapt_preprocessing
 from vitral.weights.bundle import Bundle
+from vitral.weights.create import is_name_of
+from vitral.weights.formats.pretraining import inferred_settings, read_training_parts
 from vitral.weights.hub import pinned_name
 from vitral.weights.load import OpenedModel, open_model
 
@@ -40,8 +47,11 @@ DATA_SETTINGS = (
     "weights_options",
     "root",
     "images.lenient",
+    "images.views",  # that a task compares
     "images.max_pixels",
 )  # which are needed to open the data and the weights
+HELD_OUT = 0.2  # of the training images, where the stages of fine-tuning need validation images and there are none
+SMALL_VIEW = 96 / 224  # side of a small view by that of the image
 OBJECT = "a Dataset object: "  # how the path of a recipe begins whose data was passed as an object
 
 
@@ -89,26 +99,50 @@ def resolve(request: RunRequest, samples: Samples | None = None) -> ResolvedRun:
     bundle = source.loaded.bundle if source else None
     recipe = given
     if recipe is None:
-        recipe, reason = choose_recipe(samples, bundle.model if bundle and start.task.labeled else None)
+        recipe, reason = choose_recipe(samples, bundle.model if bundle else None, start.task)
     complete = isinstance(request.recipe, Recipe) or is_document(request.recipe)  # its own fields hold
     if not (complete and "model" in recipe.model_fields_set) or request.model:
-        recipe = recipe.model_copy(update={"model": _choose_model(recipe, request, bundle, settings)})
+        chosen = _choose_model(recipe, request, bundle, settings)
+        images = recipe.images if complete else _fit_small_views(recipe, chosen)
+        recipe = recipe.model_copy(update={"model": chosen, "images": images})
     if bundle and not (complete and "images" in recipe.model_fields_set):
         recipe = use_preprocessing_of(recipe, bundle)
     if bundle:
         settings["weights"] = pinned_name(start.weights)
+    if source and reason and isinstance(recipe.model, Vit):
+        parts = read_training_parts(start.task.kind, source.file)
+        settings = (inferred_settings(start.task.kind, recipe.model, parts) if parts else {}) | settings
     if gives_tensors(samples.store):
         settings = _for_tensors(samples.store, settings)
     recipe = override(_with_data(recipe, request), settings).with_classes(len(samples.classes))
+    if isinstance(recipe.finetune, Staged) and not samples.of("val"):  # test images choose no stage
+        held = recipe.data.model_copy(update={"hold_out": HELD_OUT})
+        recipe = recipe.model_copy(update={"data": held})
+        samples = open_samples(recipe, request)
+        if reason:  # the batch size was chosen, too
+            recipe = recipe.model_copy(update={"batch_size": min(recipe.batch_size, len(samples.of("train")))})
     return ResolvedRun(recipe, samples, reason, source)
 
 
 def data_recipe(request: RunRequest) -> Recipe:
     """The recipe of a request with the settings that are needed to open its data and weights, and no others."""
-    base = _with_data(_given_recipe(request) or Recipe(), request)
     settings = _expand(request.settings)
-    needed = {path for path in settings if path in DATA_SETTINGS or path.partition(".")[0] in DATA_SETTINGS}
+    base = _with_data(_given_recipe(request) or _recipe_for_task(settings), request)
+    needed = {path for path in settings if f"{path}.".startswith(tuple(f"{name}." for name in DATA_SETTINGS))}
     return override(base, {path: value for path, value in settings.items() if path in needed})
+
+
+class _ChosenTask(Config):
+    """The task alone."""
+
+    task: TaskConfig = Classify()
+
+
+def _recipe_for_task(settings: Mapping[str, object]) -> Recipe:
+    """A recipe with as many views of an image as the task of these settings compares."""
+    given = {path: value for path, value in settings.items() if path.partition(".")[0] == "task"}
+    task = override(_ChosenTask(), given).task
+    return Recipe(task=task, images=Images(views=TwoViews() if task.views > 1 else OneView()))
 
 
 def _for_tensors(store: DatasetStore, settings: Mapping[str, object]) -> dict[str, object]:
@@ -156,19 +190,35 @@ def _given_recipe(request: RunRequest) -> Recipe | None:
 def _choose_model(
     recipe: Recipe, request: RunRequest, source: Bundle | None, settings: Mapping[str, object]
 ) -> Vit | Resnet:
-    """The model that was asked for, or that of the weights, or that of the recipe, for the images of the run."""
+    """The model that was asked for, or that of the weights, or that of the recipe, for the images of the run.
+
+    A name such as S/14 says the size of a model. Weights of that size may differ in what a name does not say, such as
+    the scales of DINOv2, and the model is theirs.
+    """
     names = ("image_size", "channels")
     sizes = {name: settings[path] for name in names for path in (name, f"model.{name}") if path in settings}
     own = {"image_size": recipe.model.image_size, "channels": recipe.model.channels}
     named = isinstance(request.recipe, str) and request.recipe and not is_document(request.recipe)
-    if request.model and not named:  # a named recipe was made for the model
+    if request.model and named:  # the recipe was made for the model
+        return recipe.model
+    if request.model and not (source and is_name_of(request.model, source.model)):
         return model_config(request.model, own | sizes)
-    if source and not request.model:
+    if source:
         size = source.preprocessing.image_size
         if recipe.name in KEEP_IMAGE_SIZE:
             size = nearest_image_size(source.model, recipe.model.image_size)
         return model_config(source.model, {"head": "linear", "image_size": size} | sizes)
     return recipe.model
+
+
+def _fit_small_views(recipe: Recipe, model: Vit | Resnet) -> Images:
+    """The images of a recipe for another model: its small views have three sevenths of the side, as in DINO."""
+    views, old = recipe.images.views, recipe.model
+    if not isinstance(views, MultiCrop) or (model.image_size, model.token_size()) == (old.image_size, old.token_size()):
+        return recipe.images
+    size = nearest_multiple(Size(*(round(side * SMALL_VIEW) for side in model.image_size)), model.token_size())
+    local = views.local.model_copy(update={"size": size})
+    return recipe.images.model_copy(update={"views": views.model_copy(update={"local": local})})
 
 
 def use_preprocessing_of(recipe: Recipe, source: Bundle) -> Recipe:

@@ -10,17 +10,20 @@ from pydantic import JsonValue
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.jsonl import LogDigest
 from vitral.data.loading.sampler import SamplingPlan
+from vitral.models.base import Model
 from vitral.recipes.recipe import TimeLimit
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import estimate_costs
-from vitral.runs.build import RunParts, build_loader, first_split
+from vitral.runs.build import RunParts, build_loader, build_stage, first_split, stage_of
 from vitral.runs.callbacks.contents import ContentRecorder
 from vitral.runs.callbacks.events import Evaluated, EventDispatcher, Logged, RunEvent, Saved, Started
+from vitral.runs.callbacks.features import FeatureMonitor
 from vitral.runs.folder import RunFolder, TimeLog
 from vitral.runs.messages import describe_resume, describe_start, warn_few_steps
 from vitral.training.callbacks import (
     Best,
     Checkpointing,
+    CollapseDetector,
     MetricsLogger,
     SignalHandler,
     Validation,
@@ -29,11 +32,11 @@ from vitral.training.callbacks import (
     find_best,
     metrics_line,
 )
-from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, recover_drafts
+from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, open_checkpoint, recover_drafts
 from vitral.training.checkpoints.state import parse_state, restore_state, saved_state, state_tensors
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import find_newest_for_all
-from vitral.training.loop import Callback, Diverged, StepResult, microbatches, train
+from vitral.training.loop import Callback, Diverged, StepResult, train
 from vitral.training.metrics import TRAIN, MetricsLine, MetricsLog, cut_metrics, read_metrics, round_values
 from vitral.training.progress import Progress
 from vitral.training.time_limit import (
@@ -48,6 +51,7 @@ from vitral.training.time_limit import (
 
 log = logging.getLogger("vitral")
 MAX_FILES = 5  # that an error names
+LIVE_SHARE = 0.03  # of the time of a session that the live report may take
 BUNDLES = 3  # that are written at the end
 
 
@@ -78,7 +82,12 @@ class Session:
         self.budget = TimeBudget(length.seconds, spent, self.every) if isinstance(length, TimeLimit) else None
         self.plan_log: PlanLog | None = None  # of the main process, with a time limit
         self.contents = ContentRecorder(folder, parts.samples) if group.is_main else None
+        # Sharded weights cannot be run by the main process alone.
+        watched = group.is_main and not parts.recipe.task.labeled and not parts.strategy.sharded
+        self.monitor = FeatureMonitor(parts.recipe, parts.samples, group.device) if watched else None
+        artifacts.monitor = self.monitor
         self._save_seconds = 0.0  # of the first checkpoint
+        self._report_seconds = 0.0  # of the live report
         self._unreported: int | None = None  # step of a checkpoint whose event was not sent yet
 
     @property
@@ -102,6 +111,7 @@ class Session:
             state = parse_state(document)
             if state.metrics is not None and self.group.is_main:
                 cut_metrics(self.folder.path, state.metrics)
+            self._use_stage(stage_of(self.parts, found.checkpoint.step))
             self.step = restore_state(self.parts.state, self.parts.plan, tensors, state)
             self._restore_plan(state.changes)
             if self.contents is not None:
@@ -194,18 +204,33 @@ class Session:
     def describe(self) -> list[str]:
         """What is about to be trained, before the first step; later, where the run stands."""
         if not self.step:
-            return [*describe_start(self.folder, self.parts, self.group), *warn_few_steps(self.parts)]
+            watched = [self.monitor.describe()] if self.monitor is not None else []
+            return [*describe_start(self.folder, self.parts, self.group), *watched, *warn_few_steps(self.parts)]
         best = next((line for line in self.evaluations if self._is_best(line.step)), None)
         left = 0 if self.is_complete else self.parts.steps - self.step
         return describe_resume(self.folder, self.parts, self.step, best, left)
 
     def run(self, progress: Progress) -> None:
         """Train for the remaining steps; `StopTraining` is raised if the run stops before the last."""
-        parts = self.parts
         self._evaluate_start(progress)
+        try:
+            self._train_stage(progress)
+            while not self.is_complete:
+                self._begin_next_stage()
+                self._train_stage(progress)
+        finally:
+            self.writer.close()
+            self.report_saved()
+            self.record_time()
+
+    def _train_stage(self, progress: Progress) -> None:
+        """Train for the remaining steps of a stage of fine-tuning: for most runs, of the whole run."""
+        parts = self.parts
         callbacks: list[Callback] = [*self._start_budget(), WeightAveraging(parts.state), progress]
         if self.metrics is not None:
             callbacks.append(MetricsLogger(self.metrics, parts.plan.steps_per_epoch, parts.update_rule.lr))
+        if parts.recipe.task.collapse:
+            callbacks.append(CollapseDetector(parts.recipe.task.collapse, parts.plan.steps_per_epoch))
         if self.val_loader is not None:
             callbacks.append(Validation(self.every, lambda step: self.evaluate(step, progress)))
         seconds, several = parts.recipe.checkpoints.every_seconds, self.group.world.size > 1
@@ -216,8 +241,8 @@ class Session:
             callbacks.append(self.contents)  # begins after the first step, which does not wait for it
         callbacks += [checkpointing, SavedReporter(self)]
         complete, start = self.is_complete, self.step
-        last = start if complete else MAX_STEPS if self.budget else parts.steps
-        steps = start if complete else parts.step_plan.steps_after
+        last = start if complete else MAX_STEPS if self.budget else parts.stage_end(MAX_STEPS)
+        steps = start if complete else parts.stage_end
         batches = parts.batches(start, last)
         try:
             train(parts.strategy.module, batches, parts.update_rule, start, steps, callbacks, checkpointing.signals)
@@ -225,10 +250,28 @@ class Session:
             raise self._describe_divergence(error) from None
         finally:
             batches.close()
-            self.writer.close()
-            self.report_saved()
-            self.record_time()
-        self.step = start if complete else parts.steps
+        self.step = start if complete else parts.stage_end(MAX_STEPS)
+
+    def _begin_next_stage(self) -> None:
+        """Go on with the next stage of fine-tuning, from the best weights so far. A collective.
+
+        They are in a checkpoint, so a run that resumes here does the same.
+        """
+        self.writer.wait()
+        self.report_saved()
+        self.group.barrier()
+        path = checkpoint_path(self.folder.checkpoints, self.best.step)
+        saved = self.parts.strategy.load_checkpoint(open_checkpoint(path)).tensors
+        self.parts.state.task.load_state_dict(saved["task"] | saved.get("average", {}))
+        self._use_stage(self.parts.number + 1)
+
+    def _use_stage(self, number: int) -> None:
+        """Build what trains in a stage of fine-tuning."""
+        parts = self.parts
+        if number != parts.number:
+            self.parts = self.artifacts.parts = build_stage(
+                parts.state.task, parts.recipe, parts.samples, self.group, number
+            )
 
     def _evaluate_start(self, progress: Progress) -> None:
         """Evaluate the weights that a run starts from: they are the best until training improves on them.
@@ -245,9 +288,11 @@ class Session:
         began = time.monotonic()
         self.writer.wait()  # the workers of the loader are forked, and a thread does not survive that
         self.report_saved()
-        batches = microbatches(self.val_loader, 0, self.val_loader.plan.steps_per_epoch, self.parts.microbatch_config)
-        outcome = self.group.reduce_outcome(evaluate(self.parts.state, batches))
-        line = round_values(metrics_line(step, self.parts.plan.steps_per_epoch, self.split, outcome))
+        outcome = self.group.reduce_outcome(
+            evaluate(self.parts.state, self.parts.eval_batches(self.val_loader), self.parts.eval_module)
+        )
+        line = metrics_line(step, self.parts.plan.steps_per_epoch, self.split, outcome)
+        line = round_values(line._replace(values={**line.values, **self._measure_features(step)}))
         self.evaluations.append(line)
         self.step = step
         if self.metrics is not None:
@@ -257,9 +302,29 @@ class Session:
         progress.show_evaluation(step, self.split, line.values, is_best)
         if is_best:
             self.artifacts.write_bundle(self.folder.best, step, line)
+        self._write_live_report(step)
         if self.budget is not None:
             self.budget.add_evaluation(time.monotonic() - began)
         self._send(Evaluated(step, line.epoch, self.split, dict(line.values), is_best))
+
+    def _measure_features(self, step: int) -> dict[str, float]:
+        """What the features of the averaged weights are worth, for a task without labels. Nothing depends on it."""
+        if self.monitor is None:
+            return {}
+        model = self.parts.model
+        assert isinstance(model, Model)
+        with self.parts.state.average.applied_to(self.parts.state.task):
+            self.artifacts.features = self.monitor.measure(model, step)
+        return self.monitor.metrics(self.artifacts.features)
+
+    def _write_live_report(self, step: int) -> None:
+        """Write the report of a run without labels after an evaluation, as long as this takes little of its time."""
+        spent = self.times.seconds() if self.times is not None else 0.0
+        if self.monitor is None or self._report_seconds > LIVE_SHARE * spent:
+            return
+        began = time.monotonic()
+        self.artifacts.write_report(step, "running", self.best.step, None)
+        self._report_seconds += time.monotonic() - began
 
     def record_time(self) -> None:
         """Log the time and memory of the session so far."""
@@ -309,7 +374,7 @@ class Session:
 
     def _report_line(self, line: MetricsLine) -> None:
         if line.split == TRAIN:  # `evaluate` sends the others
-            self._send(Logged(line.step, line.epoch, line.values))
+            self._send(Logged(line.step, line.epoch, dict(line.values)))  # a callback may change its copy
 
     @property
     def should_stop_early(self) -> bool:

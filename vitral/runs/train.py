@@ -23,9 +23,17 @@ from vitral.html.text import percent
 from vitral.models.base import Model
 from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Recipe, TimeLimit
-from vitral.runs.artifacts import NOT_IMPROVED, RunArtifacts
-from vitral.runs.autotune import estimate_costs, fit_memory, fix_threads
-from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
+from vitral.runs.artifacts import NOT_IMPROVED, RunArtifacts, stage_outcomes
+from vitral.runs.autotune import estimate_costs, fit_memory, fix_threads, plan_stages
+from vitral.runs.build import (
+    build_cached_stage,
+    build_run_for_task,
+    build_task,
+    build_train_images,
+    continue_training,
+    fit_task,
+    select_device,
+)
 from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
 from vitral.runs.callbacks.trackers import open_trackers, read_ids
 from vitral.runs.folder import RunFolder, find_run, mark_finished, refuse_existing
@@ -177,12 +185,15 @@ def train_request(
             messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
         _log(group, messages)
         setup.begin("measuring")
-        complete = fit_memory(fix_threads(complete, samples, group), samples, group)
+        complete = plan_stages(fix_threads(complete, samples, group), samples, group)
+        complete = fit_memory(complete, samples, group)
         if setup.limit:
             least = estimate_costs(complete, samples, group).least
             check_limit(setup.limit, group.max(round(setup.spent())), group.max(ceil(least)))
         path = group.run_on_main(lambda: str(create_run(out, complete, samples, call).path))
         task = build_task(complete, samples, group.device, source.loaded if source else None)
+        if source:
+            _log(group, continue_training(task, complete, source.file))
         del source  # training needs the memory
         return run_session(find_run(str(path)), samples, group, complete, task, setup, prepare=True, events=events)
 
@@ -211,8 +222,10 @@ def resume(
         started = bool(group.run_on_main(lambda: has_metrics(folder.path) or latest_step(folder.checkpoints) > 0))
         # A run that has started has checkpoints; the weights that it started from may be gone.
         fresh = bool(recipe.weights) and not started
-        source = open_model(recipe.weights, options=recipe.weights_options).loaded if fresh else None
-        task = build_task(recipe, samples, group.device, source)
+        source = open_model(recipe.weights, options=recipe.weights_options) if fresh else None
+        task = build_task(recipe, samples, group.device, source.loaded if source else None)
+        if source:
+            continue_training(task, recipe, source.file)
         del source  # training needs the memory
         if recipe.threads != "auto":  # as recorded; older runs have not recorded it
             fix_threads(recipe, samples, group)
@@ -238,10 +251,13 @@ def run_session(
     with ExitStack() as stack:
         if group.is_main:
             stack.enter_context(Lock(folder.path))
+        cached = build_cached_stage(task, recipe, samples, group, recipe.finetune.spans(1)[0].stage)
         if prepare:
             setup.begin("preparing")
-            _log(group, [recipe.finetune.prepare(task, build_train_images(recipe, samples, group, setup))])
-        parts = build_run_for_task(task, recipe, samples, group)
+            _log(group, [fit_task(task, recipe, samples, group)])
+            images = build_train_images(recipe, samples, group, setup, cached)
+            _log(group, [recipe.finetune.prepare(cached.task if cached else task, images)])
+        parts = build_run_for_task(task, recipe, samples, group, cached=cached)
         artifacts = RunArtifacts(folder, parts, group)
         display = setup.display
         stop = stack.enter_context(SignalHandler(f"{display.erase_line}{STOP_MESSAGE}" if group.is_main else ""))
@@ -280,11 +296,13 @@ def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
         artifacts.write_bundle(folder.best, step, lines.get(step))
     else:
         artifacts.write_saved_bundle(folder.best, best, lines.get(best))
+    _log(group, stage_outcomes(artifacts.parts.recipe, artifacts.parts.steps, session.evaluations))
     _log(group, [NOT_IMPROVED] if session.split == "val" and not best else [])
     group.barrier()
     evaluation = artifacts.evaluate(folder.best)
     if evaluation is not None:
         artifacts.update_card(folder.best, best, evaluation)
+    artifacts.measure_best(best)
     artifacts.write_report(step, "done", best, evaluation)
     if session.contents is not None:
         session.contents.finish()

@@ -22,7 +22,8 @@ PERSISTENT_COPIES = 4  # copies of the trainable weights: gradient, two of the o
 CHECKPOINT_COPIES = 4  # on a CPU, while a checkpoint is written: weights, two of the optimizer, average
 BYTES = 4  # of a float32
 
-Shape = tuple[int, int, int]  # (C, H, W)
+Shape = tuple[int, ...]  # (C, H, W)
+Shapes = Shape | tuple[Shape, ...]  # or (V, C, H, W) for each size of V views
 
 
 class MemoryPlan(NamedTuple):
@@ -32,9 +33,9 @@ class MemoryPlan(NamedTuple):
     message: str = ""
 
 
-def plan_memory(task: Task, shape: Shape, batch: int, memory: int, precision: Precision) -> MemoryPlan:
+def plan_memory(task: Task, shape: Shapes, batch: int, memory: int, precision: Precision) -> MemoryPlan:
     """Split a batch into as many microbatches as `memory` free bytes require. The task is not changed."""
-    inputs = batch * prod(shape) * BYTES  # of all microbatches
+    inputs = batch * sum(map(prod, image_shapes(shape))) * BYTES  # of all microbatches
     fixed = persistent_bytes(task, precision.device) + inputs
     room = (1 - MARGIN) * memory - fixed
     whole = peak_bytes(task, shape, batch, precision)
@@ -56,13 +57,18 @@ def plan_memory(task: Task, shape: Shape, batch: int, memory: int, precision: Pr
     )
 
 
+def image_shapes(shape: Shapes) -> tuple[Shape, ...]:
+    """The shapes of the tensors that hold an image: one, or one for each size of its views."""
+    return shape if isinstance(shape[0], tuple) else (shape,)
+
+
 def persistent_bytes(task: Task, device: torch.device) -> int:
     """Bytes that a run holds between steps, besides the weights."""
     learning = sum(weight.numel() * weight.element_size() for weight in task.parameters() if weight.requires_grad)
     return learning * (PERSISTENT_COPIES + (CHECKPOINT_COPIES if device.type == "cpu" else 0))
 
 
-def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> int:
+def peak_bytes(task: Task, shape: Shapes, images: int, precision: Precision) -> int:
     """The most bytes that live at once in a forward and a backward pass, beside weights, gradients and images.
 
     It is run on tensors without values, so nothing is computed for any number of images. The task must not be
@@ -76,9 +82,10 @@ def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> i
         for tensor in state.values():
             if tensor.requires_grad:  # counted by `persistent_bytes`, so it is dropped at once
                 tensor.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
-        inputs = torch.empty(images, *shape, device=precision.device)  # (B, C, H, W)
+        groups = tuple(torch.empty(images, *each, device=precision.device) for each in image_shapes(shape))
+        inputs = groups if isinstance(shape[0], tuple) else groups[0]  # (B, C, H, W) for one view
         labels = torch.zeros(images, dtype=torch.int64, device=precision.device)  # (B,)
-        with FlopCounter([*state.values(), inputs, labels]) as ledger:
+        with FlopCounter([*state.values(), *groups, labels]) as ledger:
             with precision.autocast():
                 outcome = functional_call(task, state, (inputs, labels, np.random.default_rng(0)))
             outcome.loss.backward()

@@ -13,10 +13,11 @@ from types import FrameType
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from vitral.core.errors import VitralError
 from vitral.models.hooks import eval_mode
-from vitral.tasks.task import Outcome
+from vitral.tasks.task import CollapseSign, Outcome
 from vitral.training.checkpoints.state import TrainingState
 from vitral.training.loop import SIGHUP, STOP_SIGNALS, Microbatch, Signals, StepResult, mean_outcome
 from vitral.training.metrics import MetricsLine, MetricsLog
@@ -31,10 +32,15 @@ class Best(NamedTuple):
     evaluations_since: int
 
 
-def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> Outcome:
-    """Evaluate the averaged weights on all images of the batches; the mode of the task is restored."""
-    task = state.task
-    with eval_mode(task), state.average.applied_to(task), torch.no_grad():
+def evaluate(
+    state: TrainingState, batches: Iterable[Sequence[Microbatch]], passed_to: nn.Module | None = None
+) -> Outcome:
+    """Evaluate the averaged weights on all images of the batches; the mode of the task is restored.
+
+    The batches are passed to the task, or to another module with its weights.
+    """
+    task = passed_to or state.task
+    with eval_mode(task), state.average.applied_to(state.task), torch.no_grad():
         outcomes = [
             _to_double(task(microbatch.images, microbatch.labels, microbatch.rng))
             for batch in batches
@@ -44,10 +50,15 @@ def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> O
 
 
 def find_best(lines: Iterable[MetricsLine], split: str, by: str = "accuracy") -> Best:
-    """The first of the best evaluations on a split, by accuracy or by loss; by loss if there is no accuracy."""
+    """The first of the best evaluations on a split, by accuracy or by loss; by loss if there is no accuracy.
+
+    By `last`, each is better than those before it.
+    """
     evaluations = [line for line in lines if line.split == split]
     if not evaluations:
         return Best(0, 0)
+    if by == "last":
+        return Best(evaluations[-1].step, 0)
     best = max(evaluations, key=lambda line: score(line, by))  # of equals, max takes the first
     return Best(best.step, len(evaluations) - 1 - evaluations.index(best))
 
@@ -55,6 +66,8 @@ def find_best(lines: Iterable[MetricsLine], split: str, by: str = "accuracy") ->
 def score(line: MetricsLine, by: str) -> float:
     """The score of an evaluation, higher is better; NaN is the worst."""
     loss = line.values["loss"]
+    if by == "last":
+        return float(line.step)
     value = -loss if by == "loss" else line.values.get(by, -loss)
     return value if value == value else float("-inf")  # noqa: PLR0124, only nan differs from itself
 
@@ -129,6 +142,11 @@ class WeightAveraging:
         self.state.average.update(self.state.task, step - 1)
 
 
+def is_logged(step: int, steps: int) -> bool:
+    """Whether the metrics of a step are written."""
+    return step % -(-steps // MAX_TRAIN_LINES) == 0 or step == steps
+
+
 @dataclass(frozen=True)
 class MetricsLogger:
     """Logs the training metrics. A line is written when the next one is there, so that no step waits for it."""
@@ -138,8 +156,7 @@ class MetricsLogger:
     lr: Callable[[int], float]
 
     def due(self, step: int, steps: int) -> bool:
-        every = -(-steps // MAX_TRAIN_LINES)
-        return step % every == 0 or step == steps
+        return is_logged(step, steps)
 
     def run(self, step: int, result: StepResult) -> None:
         def line() -> MetricsLine:
@@ -147,6 +164,42 @@ class MetricsLogger:
             return MetricsLine(step, step / self.steps_per_epoch, "train", values)
 
         self.metrics.add_later(line)
+
+
+WINDOW = 10, 100  # steps at least and at most that must show a collapse, a quarter of an epoch
+
+
+class Collapsed(VitralError):
+    """Outputs that no longer depend on the image. Nothing is lost: the newest checkpoint is that of before."""
+
+    def __init__(self, sign: CollapseSign, value: float, step: int, steps: int) -> None:
+        message = f"{sign.metric} is {value:.4g}, {sign.side} {sign.limit:g}, for {steps} logged steps: a collapse"
+        super().__init__(message, code="run.collapsed", where=f"step {step}", hint=sign.hint)
+        self.step = step
+
+
+@dataclass
+class CollapseDetector:
+    """Stops a run whose metrics show a collapse for a quarter of an epoch. It reads the result of the line before."""
+
+    signs: Sequence[CollapseSign]
+    steps_per_epoch: int
+    _previous: StepResult | None = None
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def due(self, step: int, steps: int) -> bool:
+        return is_logged(step, steps)
+
+    def run(self, step: int, result: StepResult) -> None:
+        previous, self._previous = self._previous, result
+        if previous is None:
+            return
+        metrics, (least, most) = previous.read().metrics, WINDOW
+        for sign in self.signs:
+            count = self._counts.get(sign.metric, 0) + 1 if sign.shows(metrics[sign.metric]) else 0
+            self._counts[sign.metric] = count
+            if count >= min(max(self.steps_per_epoch // 4, least), most):
+                raise Collapsed(sign, metrics[sign.metric], previous.step, count)
 
 
 @dataclass(frozen=True)

@@ -75,21 +75,30 @@ class WeightAverage:
 
     def __init__(self, kind: BaseAverage, steps: int) -> None:
         self.kind, self.steps = kind, steps
+        self.first = 0  # the step from which on it counts: the begin of a stage of fine-tuning
         self.tensors: dict[str, Tensor] = {}
         self.count = 0
+        self._model: nn.Module | None = None
+        self._weights: list[Tensor] = []  # of that model, in the order of `tensors`
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Add the weights after a step, counted from 0."""
-        if not self.kind.includes(step, self.steps):
+        if not self.kind.includes(step - self.first, self.steps - self.first):
             return
-        weights = trainable_parameters(model)
         if self.count:
             add = get_ema_multi_avg_fn(self.kind.decay_at(self.count))
-            add(list(self.tensors.values()), [weights[name] for name in self.tensors], self.count)
+            add(list(self.tensors.values()), self._weights_of(model), self.count)
         else:
-            self.tensors = {name: weight.detach().clone() for name, weight in weights.items()}
+            self.tensors = {name: weight.detach().clone() for name, weight in trainable_parameters(model).items()}
         self.count += 1
+
+    def _weights_of(self, model: nn.Module) -> list[Tensor]:
+        """The weights that are averaged. Looked up once: a walk through all modules takes longer than the sum."""
+        if self._model is not model:
+            weights = trainable_parameters(model)
+            self._model, self._weights = model, [weights[name] for name in self.tensors]
+        return self._weights
 
     @torch.no_grad()
     def restore(self, model: nn.Module, tensors: Mapping[str, Tensor], count: int) -> None:
@@ -102,6 +111,7 @@ class WeightAverage:
             raise WeightsError(message, code="weights.mismatch", where="averages", hint=hint)
         self.tensors = {name: torch.empty_like(weight).copy_(tensors[name]) for name, weight in weights.items()}
         self.count = count
+        self._model = None
 
     def averages(self) -> dict[str, Tensor]:
         """The averages by name."""

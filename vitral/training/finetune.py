@@ -4,6 +4,7 @@ B of N images, D width, K classes. Of an adapter: M outputs, D inputs, r rank, s
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -115,6 +116,38 @@ def fit_head(features: Tensor, labels: Tensor, images: TrainImages) -> tuple[Ten
     return images.gather(weight), images.gather(bias)
 
 
+class TuningStage(Config):
+    """From step `first` on, the last `layers` train, with norm, pool and head; with `all` every weight does.
+
+    With views, the tokens before those layers are computed once for so many views of each training image, the first of
+    which is that of evaluation, and kept in memory. Without, images are augmented anew in every epoch.
+    """
+
+    first: int = Field(default=0, ge=0)
+    layers: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
+    views: int = Field(default=0, ge=0)
+
+
+class StageSpan(NamedTuple):
+    """A stage of a run, and its steps."""
+
+    stage: TuningStage
+    first: int
+    end: int
+
+
+def fit_linear_head(model: Model, images: TrainImages) -> str:
+    """Fit the head of a model to its features, in all processes; returns a message."""
+    assert isinstance(model.head, Classifier)
+    features, labels = extract_features(model, images)  # (N, D), (N,)
+    weight, bias = fit_head(features, labels, images)  # (K, D), (K,)
+    accuracy = ((features @ weight.mT + bias).argmax(dim=1) == labels).double().mean().item()
+    with torch.no_grad():
+        model.head.linear.weight.copy_(weight)
+        model.head.linear.bias.copy_(bias)
+    return f"fitted the head to frozen features: training accuracy {accuracy:.1%} on {len(labels):,} images"
+
+
 class BaseFinetune(Config):
     """A fine-tuning method; the defaults change nothing."""
 
@@ -134,6 +167,13 @@ class BaseFinetune(Config):
     def prepare(self, task: Task, images: TrainImages) -> str:
         """Prepare the task once, before the first step of a run; returns a message, or an empty one."""
         return ""
+
+    def spans(self, steps: int) -> list[StageSpan]:
+        """The stages of a run of so many steps: at least one."""
+        return [StageSpan(TuningStage(), 0, steps)]
+
+    def begin_stage(self, task: Task, stage: TuningStage) -> None:
+        """Choose the weights that train in a stage; called before the task is distributed."""
 
     def merge_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state dict of the model without what the method added, for a bundle."""
@@ -165,16 +205,12 @@ class LastLayers(BaseFinetune):
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
-        depth = require_vit(model, "selects the layers").depth
-        if self.count > depth:
-            message = f"is {self.count}, but the model has {depth} layers"
-            hint = f"use at most {depth}, or set finetune=full"
-            raise ConfigError(message, code="config.out_of_range", where="finetune.count", hint=hint)
+        check_layers(self.count, require_vit(model, "selects the layers").depth, "finetune.count")
 
     def apply(self, task: Task) -> None:
         model = model_of(task)
         assert isinstance(model, VisionTransformer)
-        freeze_all_but(model, [*model.blocks[-self.count :], model.norm, model.pool, model.head])
+        freeze_all_but(model, last_modules(model, self.count))
 
 
 class LinearProbeThenFinetune(BaseFinetune):
@@ -189,24 +225,71 @@ class LinearProbeThenFinetune(BaseFinetune):
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
-        if not isinstance(task, Classify):
-            message, hint = f"needs labels, but the {task.kind} task has none", "set finetune=full, or task=classify"
-            raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
-        if not isinstance(model.head, LinearHead):
-            message = f"needs a linear head, but this model has {model.head.kind}"
-            hint = "set model.head=linear, or finetune=full"
-            raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
+        require_linear_head(model, task)
 
     def prepare(self, task: Task, images: TrainImages) -> str:
-        model = model_of(task)
-        assert isinstance(model.head, Classifier)
-        features, labels = extract_features(model, images)  # (N, D), (N,)
-        weight, bias = fit_head(features, labels, images)  # (K, D), (K,)
-        accuracy = ((features @ weight.mT + bias).argmax(dim=1) == labels).double().mean().item()
-        with torch.no_grad():
-            model.head.linear.weight.copy_(weight)
-            model.head.linear.bias.copy_(bias)
-        return f"fitted the head to frozen features: training accuracy {accuracy:.1%} on {len(labels):,} images"
+        return fit_linear_head(model_of(task), images)
+
+
+class Staged(BaseFinetune):
+    """Fit the head to frozen features, then train the last layers, then all, as far as the time suffices.
+
+    The best weights on the validation images win, those of the fitted head among them, and every stage starts from the
+    best before it. While the last layers train, the tokens before them are not computed again. `auto` plans the stages
+    by the time of a forward pass; the run records them, so that `--resume` and `--recipe` have the same.
+    """
+
+    needs_train_images: ClassVar[bool] = True
+
+    kind: Literal["staged"] = "staged"
+    layers: int = Field(default=4, ge=1)  # that train in the first stage, or all there are
+    seconds: float = Field(default=270.0, gt=0)  # of the whole run, or
+    seconds_per_image: float = Field(default=0.6, ge=0)  # of the training images, if that is more
+    stages: tuple[TuningStage, ...] | Literal["auto"] = "auto"
+
+    @model_validator(mode="after")
+    def stages_are_in_order(self) -> Self:
+        firsts = [stage.first for stage in self.planned]
+        if self.stages != "auto" and (not firsts or firsts[0] or firsts != sorted(set(firsts))):
+            message, hint = (
+                f"begin at steps {firsts}",
+                "let the first begin at step 0, and each later than the one before",
+            )
+            raise ConfigError(message, code="config.conflict", where="stages", hint=hint)
+        return self
+
+    @property
+    def planned(self) -> tuple[TuningStage, ...]:
+        """The stages; before they are planned, one that trains everything."""
+        return (TuningStage(),) if isinstance(self.stages, str) else self.stages
+
+    def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
+        super().check(weights, model, task)
+        require_linear_head(model, task)
+        depth = require_vit(model, "selects the layers").depth
+        for stage in self.planned:
+            check_layers(stage.layers, depth, "finetune.stages")
+
+    def apply(self, task: Task) -> None:
+        self._freeze(task, max(self.planned, key=trained_layers))
+
+    def prepare(self, task: Task, images: TrainImages) -> str:
+        return fit_linear_head(model_of(task), images)
+
+    def spans(self, steps: int) -> list[StageSpan]:
+        taken = [stage for stage in self.planned if stage.first < steps] or [self.planned[0]]
+        ends = [*(stage.first for stage in taken[1:]), steps]
+        return [StageSpan(stage, stage.first, end) for stage, end in zip(taken, ends, strict=True)]
+
+    def begin_stage(self, task: Task, stage: TuningStage) -> None:
+        model_of(task).requires_grad_(True)
+        self._freeze(task, stage)
+
+    def _freeze(self, task: Task, stage: TuningStage) -> None:
+        if stage.layers != "all":
+            model = model_of(task)
+            assert isinstance(model, VisionTransformer)
+            freeze_all_but(model, last_modules(model, stage.layers))
 
 
 class Lora(BaseFinetune):
@@ -247,7 +330,17 @@ class Lora(BaseFinetune):
         return merge_adapters(tensors, self.scale)
 
 
-FinetuneConfig = Annotated[FullFinetune | HeadOnly | LastLayers | LinearProbeThenFinetune | Lora, OpenUnion()]
+FinetuneConfig = Annotated[FullFinetune | HeadOnly | LastLayers | LinearProbeThenFinetune | Staged | Lora, OpenUnion()]
+
+
+def last_modules(model: VisionTransformer, count: int) -> list[nn.Module]:
+    """The last blocks, and all that comes after them."""
+    return [*model.blocks[-count:], model.norm, model.pool, model.head]
+
+
+def trained_layers(stage: TuningStage) -> float:
+    """How many layers train in a stage; with `all` more than there are, since the stem does, too."""
+    return inf if stage.layers == "all" else stage.layers
 
 
 def freeze_all_but(model: nn.Module, trained: Iterable[nn.Module]) -> None:
@@ -261,6 +354,25 @@ def freeze_all_but(model: nn.Module, trained: Iterable[nn.Module]) -> None:
 def model_of(task: Task) -> Model:
     assert isinstance(task.model, Model)
     return task.model
+
+
+def require_linear_head(model: Vit | Resnet, task: TaskConfig) -> None:
+    """Refuse a task without labels, and a head that is not linear."""
+    if not isinstance(task, Classify):
+        message, hint = f"needs labels, but the {task.kind} task has none", "set finetune=full, or task=classify"
+        raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
+    if not isinstance(model.head, LinearHead):
+        message = f"needs a linear head, but this model has {model.head.kind}"
+        hint = "set model.head=linear, or finetune=full"
+        raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
+
+
+def check_layers(count: int | Literal["all"], depth: int, where: str) -> None:
+    """Refuse more layers than the model has."""
+    if count != "all" and count > depth:
+        message = f"is {count}, but the model has {depth} layers"
+        hint = f"use at most {depth}, or set finetune=full"
+        raise ConfigError(message, code="config.out_of_range", where=where, hint=hint)
 
 
 def require_vit(model: Vit | Resnet, purpose: str) -> Vit:

@@ -7,31 +7,31 @@ and checkpoints read the step at hand first.  B images, C channels, H rows, W co
 """
 
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from vitral.core.errors import VitralError
-from vitral.core.rng import Purpose, rng_for
-from vitral.data.loading.loader import Batch, Loader
+from vitral.core.rng import BatchRng
+from vitral.data.loading.loader import Batch, BatchImages, Loader
 from vitral.data.loading.sampler import SamplingPlan
 from vitral.data.transforms.preprocessing import Normalize
-from vitral.tasks.task import Outcome
-from vitral.training.optimizers import set_lr
+from vitral.tasks.task import Outcome, Task
+from vitral.training.clip import PerParameterClip, apply_clip
+from vitral.training.optimizers import set_lr, set_weight_decay
 from vitral.training.precision import Precision
 
 
 class Microbatch(NamedTuple):
     """The part of a batch that the task is given at once."""
 
-    images: Tensor  # (B, C, H, W), normalized
+    images: Any  # normalized: (B, C, H, W), or a tuple of (B, V, C, H, W) for several views of each image
     labels: Tensor  # (B,)
     weight: float  # its fraction of the images of the batch of all processes
     rng: np.random.Generator  # for random draws of the task
@@ -56,14 +56,26 @@ def split_batch(batch: Batch, step: int, plan: SamplingPlan, config: MicrobatchC
     """Split this process's part of a batch into microbatches of nearly equal size, each with its own generator."""
     total = plan.num_images(step)
     count = config.num_microbatches
-    pieces = zip(batch.images.tensor_split(count), batch.labels.tensor_split(count), strict=True)
+    places = np.array_split(plan.places(step), count)  # which are as long as the parts of `tensor_split`
+    pieces = zip(split_images(batch.images, count), batch.labels.tensor_split(count), places, strict=True)
+
+    def prepare(group: Tensor) -> Tensor:
+        return config.normalize.prepare(to_device(group, config.device))
+
     result = []
-    for number, (images, labels) in enumerate(pieces, plan.world.rank * count):
-        rng = rng_for(plan.seed, Purpose.MIXING, step, number)
+    for number, (images, labels, rows) in enumerate(pieces, plan.world.rank * count):
+        rng = BatchRng(plan.seed, step, number, rows)
         seed = int(rng.integers(2**63))
-        normalized = config.normalize.prepare(to_device(images, config.device))
+        normalized = prepare(images) if isinstance(images, Tensor) else tuple(map(prepare, images))
         result.append(Microbatch(normalized, to_device(labels, config.device), len(labels) / total, rng, seed))
     return result
+
+
+def split_images(images: BatchImages, count: int) -> Iterable[BatchImages]:
+    """BatchImages in so many parts of nearly equal size; of several views, each part has all of its images."""
+    if isinstance(images, Tensor):
+        return images.tensor_split(count)
+    return zip(*(group.tensor_split(count) for group in images), strict=True)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -144,15 +156,45 @@ class Communicator:
         return values
 
 
+class StepHooks:
+    """What a task has to do in a step beside the loss; nothing by default."""
+
+    def begin_step(self, step: int) -> None:
+        """Called before a step: sets what the task has scheduled."""
+
+    def filter_gradients(self) -> None:
+        """Called once the gradients of a step are complete."""
+
+    def end_step(self, step: int) -> None:
+        """Called after the optimizer has taken a step, before the callbacks."""
+
+
+class TaskHooks(StepHooks):
+    """The methods of a task, with the fraction of the run that is done at a step."""
+
+    def __init__(self, task: Task, fraction: Callable[[int], float]) -> None:
+        self.task, self.fraction = task, fraction
+
+    def begin_step(self, step: int) -> None:
+        self.task.begin_step(self.fraction(step))
+
+    def filter_gradients(self) -> None:
+        self.task.filter_gradients()
+
+    def end_step(self, step: int) -> None:
+        self.task.end_step(self.fraction(step))
+
+
 class UpdateRule(NamedTuple):
     """How gradients become steps: the optimizer, its learning rate at each step, the largest gradient norm."""
 
     optimizer: Optimizer
     lr: Callable[[int], float]
-    clip: float
+    clip: float | PerParameterClip
     precision: Precision
     communicator: Communicator = Communicator()
-    begin_step: Callable[[int], None] = lambda step: None  # sets what the task has scheduled
+    hooks: StepHooks = StepHooks()
+    weight_decay: Callable[[int], float] | None = None  # of the groups that decay; None leaves it as it is
 
 
 class Diverged(VitralError):
@@ -185,15 +227,18 @@ def train(
     step = start
     while step < _planned(steps, step):
         set_lr(optimizer, rule.lr(step))
-        rule.begin_step(step)
+        if rule.weight_decay is not None:
+            set_weight_decay(optimizer, rule.weight_decay(step))
+        rule.hooks.begin_step(step)
         outcome = mean_outcome(backward(task, next(batches), rule))
         result = StepResult(step, outcome, signals(), rule.communicator)
         scaler.unscale_(optimizer)
-        if isfinite(rule.clip):
-            clip_grad_norm_(weights, rule.clip)
+        rule.hooks.filter_gradients()
+        apply_clip(weights, rule.clip)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+        rule.hooks.end_step(step)
         if previous is not None:
             previous.read()
         for callback in callbacks:
@@ -214,7 +259,7 @@ def backward(task: nn.Module, microbatches: Sequence[Microbatch], rule: UpdateRu
     """Add the gradient of each microbatch to the weights, and return the outcomes."""
     outcomes = []
     for number, microbatch in enumerate(microbatches, start=1):
-        seed_model(microbatch.seed, microbatch.images.device)
+        seed_model(microbatch.seed, microbatch.labels.device)
         with rule.communicator.gradient_sync(last=number == len(microbatches)):
             with rule.precision.autocast():
                 outcome: Outcome = task(microbatch.images, microbatch.labels, microbatch.rng)

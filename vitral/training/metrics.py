@@ -61,10 +61,11 @@ class MetricsLog:
     def _append(self, line: MetricsLine) -> None:
         record = _record(line)
         self._jsonl.append(record)
-        self._lines.append(_line(record))
+        written = _line(record)
+        self._lines.append(written)
         if line.split != TRAIN:
             self._write_results()
-        self.on_line(_line(record))
+        self.on_line(written)
 
     def truncate(self, step: int) -> None:
         """Remove the lines after a step, from which a run resumes."""

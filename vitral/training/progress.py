@@ -179,8 +179,8 @@ class ProgressSpan:
 
     def format_exact_epoch(self, step: int) -> str:
         """`epoch  2.5/20`: the epochs after a step, as wide as the last."""
-        last = f"{self.steps / self.steps_per_epoch:.4g}"
-        return f"epoch {f'{step / self.steps_per_epoch:.4g}':>{len(last)}}/{last}"
+        done, last = (f"{round(each / self.steps_per_epoch, 2):g}" for each in (step, self.steps))
+        return f"epoch {done:>{len(last)}}/{last}"
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Progress:
         The lines of all evaluations are aligned.
         """
         self._window.clear()
-        shown = {name: values[name] for name in ("loss", "accuracy") if name in values}
+        shown = {name: values[name] for name in ("loss", "accuracy", "knn_accuracy") if name in values}
         for name, value in shown.items():  # the last one: accuracy, if there is one
             self._verdict = f"{split} {format_metric(name, value).removeprefix('accuracy ')}"
         columns = [self.span.format_exact_epoch(step)]
@@ -326,8 +326,8 @@ class SetupProgress:
 
 def format_metric(name: str, value: float, aligned: bool = False) -> str:
     """`loss 0.512`, `accuracy 81.3%`; aligned, usual values are equally wide."""
-    if name == "accuracy":
-        return f"{name} {100 * value:{'4.1f' if aligned else '.1f'}}%"
+    if name in {"accuracy", "knn_accuracy"}:
+        return f"{name.replace('knn_', 'k-NN ')} {100 * value:{'4.1f' if aligned else '.1f'}}%"
     return f"{name} {value:.3f}" if value >= 0.01 else f"{name} {value:.1e}"
 
 

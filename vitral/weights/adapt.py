@@ -146,6 +146,7 @@ FREE_FIELDS = (
     "position.resampling",
     "block.drop_path_rate",
     "block.drop_path_schedule",
+    "block.drop_path_mode",
     "block.scale.init",
     "mixer.dropout",
     "mixer.attention_dropout",

@@ -15,8 +15,7 @@ one is found whenever a process is killed.
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -67,7 +66,7 @@ class Bundle(Config):
     format: Literal[5] = 5
     vitral: str = __version__  # that wrote it
     model: Annotated[Vit | Resnet, OpenUnion()]
-    task: Literal["classify", "masked_patches", "features"]  # what it was trained for; features if that is unknown
+    task: Literal["classify", "masked_patches", "features"]  # `trains` of its task; features if that is unknown
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # by label; empty unless the task is classify
     activation: Activation = "softmax"  # from logits to probabilities, as in the loss it was trained with
@@ -137,23 +136,24 @@ def is_bundle(folder: Path) -> bool:
 
 def read_bundle(folder: Path) -> BundleContents:
     """The bundle in a folder; WeightsError names the file and the field or tensor that is wrong."""
-    with open_bundle(folder) as contents:
-        return contents
+    contents = begin_bundle(folder)
+    contents.check.wait()
+    return contents
 
 
-@contextmanager
-def open_bundle(folder: Path) -> Iterator[BundleContents]:
-    """The bundle in a folder. Its weights are hashed until the block ends, while a model is built of them."""
+def begin_bundle(folder: Path) -> BundleContents:
+    """The same while its weights are still being hashed: whoever uses them waits for `check`."""
     home = _present(folder)
     check = check_files(home, "bundle", (CONFIG, MODEL), CODE, COPY_AGAIN)
-    with check.finished():
+    check.wait(but=(MODEL,))  # also large files of classes and code are checked before they are used
+    with check.explaining():
         bundle = _read_config(home / CONFIG, check)
         tensors = read_safetensors(home / MODEL, COPY_AGAIN)
         own = bundle.model.build_empty().state_dict()
         raise_mismatches(
             find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}"
         )
-        yield BundleContents(bundle, tensors, check)
+    return BundleContents(bundle, tensors, check)
 
 
 def write_bundle(

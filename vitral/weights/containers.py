@@ -19,8 +19,11 @@ SHOWN = 6  # entries that a message names
 # State of a training, which is no set of weights even where it holds tensors by name.
 TRAINING_STATE = re.compile(r"(optim|lr_|sched|scaler|loss_scaler|amp|rng|random|callbacks|criterion|dino_loss|ibot)")
 OPTIMIZER = {"state", "param_groups"}  # the entries of torch's optimizers
-# Of a student and its teacher, the teacher is the model that DINO and its successors publish and evaluate.
-PREFERRED = {frozenset({"student", "teacher"}): "teacher"}
+# Of a student and its teacher, the teacher is the model that the authors publish and evaluate.
+PREFERRED = {
+    frozenset({"student", "teacher"}): "teacher",
+    frozenset({"encoder", "predictor", "target_encoder"}): "target_encoder",  # of I-JEPA
+}
 
 
 class StateDict(NamedTuple):

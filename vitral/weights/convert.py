@@ -101,6 +101,13 @@ class Conversion(NamedTuple):
     certificate: Certificate
     messages: tuple[str, ...]
 
+    def lines(self) -> list[str]:
+        """What `vitral convert` prints."""
+        return [*self.messages, *self.certificate.lines()]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"Conversion({str(self.folder)!r})", *self.lines()])
+
 
 class Adaptation(TypedDict, total=False):
     """What `convert` may change on the way, as `vitral.adapt` does."""

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from vitral.core.config import override
 from vitral.core.custom import trusted
+from vitral.core.documents import is_document
 from vitral.core.errors import WeightsError
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Model, raise_mismatches
@@ -62,6 +63,11 @@ def _pretrained(model: ModelLike, weights: str, changes: Mapping[str, Any]) -> M
     for message in messages:
         log.info(message)
     return new
+
+
+def is_name_of(name: ModelLike, model: Vit | Resnet) -> bool:
+    """Whether `name` is the name of an architecture, such as S/14, of the size that the model has."""
+    return isinstance(name, str) and not is_document(name) and _size(model_config(name)) == _size(model)
 
 
 def _size(model: Vit | Resnet) -> str:

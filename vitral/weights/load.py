@@ -13,15 +13,16 @@ from vitral.core.config import override
 from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.core.imports import pause_gc
-from vitral.core.manifest import FileStatus, file_policy, hash_files, refuse_unsigned
+from vitral.core.manifest import FileCheck, FileStatus, file_policy, hash_files, refuse_unsigned
 from vitral.models.base import Grid, Model
+from vitral.models.first_use import check_on_first_use
 from vitral.models.head import NoHead
 from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.models.vit import VisionTransformer, Vit
-from vitral.weights.bundle import MODEL, Bundle, is_bundle, open_bundle
+from vitral.weights.bundle import MODEL, Bundle, begin_bundle, is_bundle
 from vitral.weights.card import architecture
-from vitral.weights.formats.format import Checkpoint, DetectedModel, Format
+from vitral.weights.formats.format import ANOTHER_MODEL, Checkpoint, DetectedModel, Format
 from vitral.weights.formats.mapping import WeightMap, mapped_layout
 from vitral.weights.formats.rules import Rule, import_tensors
 from vitral.weights.hub import FetchedWeights, fetch_weights
@@ -90,7 +91,12 @@ class OpenedModel(NamedTuple):
     file: Path
     messages: tuple[str, ...]
     source: SourceCheckpoint | None = None
-    files: FileStatus = "unverified"
+    check: FileCheck | None = None  # of the files of a bundle
+
+    @property
+    def files(self) -> FileStatus:
+        """Whether its files were checked."""
+        return self.check.status if self.check else "unverified"
 
 
 def load(
@@ -112,13 +118,16 @@ def load(
     import them. `verify` runs the library that wrote the file, which must be installed, in a process of its own, and
     refuses the model if its outputs differ.
 
-    The files of a bundle are checked against its manifest, unless `verify_files` is false; `require_signature` is a
-    file with the public key that must have signed it.
+    The files of a bundle are checked against its manifest, unless `verify_files` is false. The weights are still being
+    hashed when this returns: the first use of the model waits for that, and raises the error of a damaged file.
+    `require_signature` is a file with the public key that must have signed the bundle.
     """
     text = [f"{path}={value}" for path, value in (settings or {}).items()]
     with pause_gc(), trusted(trust), file_policy(verify_files, require_signature):
-        found = open_model(where, *text, options=ReadOptions(**options))
+        found = _begin_model(where, *text, options=ReadOptions(**options))
         messages = found.messages
+        if found.check:
+            check_on_first_use(found.loaded.model, found.check.wait)
         if verify:
             from vitral.weights.verify import verify_source  # which imports this module
 
@@ -135,6 +144,16 @@ def open_model(
     weight_map: WeightMap | None = None,
 ) -> OpenedModel:
     """Load a model without logging; the messages are returned. A map is for a layout that no format knows."""
+    found = _begin_model(where, *settings, options=options, weight_map=weight_map)
+    if found.check:
+        found.check.wait()
+    return found
+
+
+def _begin_model(
+    where: str | Path, *settings: str, options: ReadOptions, weight_map: WeightMap | None = None
+) -> OpenedModel:
+    """The same while the files of a bundle are still being hashed: whoever uses the model waits for `check`."""
     source = fetch_weights(str(where), options.offline)
     check_path(source.path)
     if (home := find_bundle(source.path)) is None:
@@ -143,8 +162,9 @@ def open_model(
     if given := [*settings, *options.given(), *["map"] * (weight_map is not None)]:
         message = f"a bundle records all its settings, and takes no {given[0]}"
         raise ConfigError(message, code="config.conflict", where=home, hint="leave it out")
-    with open_bundle(home) as (bundle, tensors, check):
-        model = bundle.model.build_empty()
+    bundle, tensors, check = begin_bundle(home)
+    model = bundle.model.build_empty()
+    with check.explaining():
         try:
             model.load_weights(tensors)
         except WeightsError as error:
@@ -153,7 +173,7 @@ def open_model(
     messages = [*check.messages(), *_stretch_message(model, bundle)]
     if bundle.task == "classify" and "activation" not in bundle.model_fields_set:
         messages.append(UNRECORDED_ACTIVATION)
-    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(messages), files=check.status)
+    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(messages), check=check)
 
 
 def find_bundle(path: Path) -> Path | None:
@@ -257,7 +277,7 @@ def _read_model(ckpt: Checkpoint, format: Format) -> tuple[DetectedModel, Vision
     assert not isinstance(config, Resnet)
     model = config.build_empty()
     shape = f"{config.depth} layers of width {config.width}"
-    hint = f"it was read as {found.title} with {shape}: give a file of such a model"
+    hint = f"it was read as {found.title} with {shape}; {ANOTHER_MODEL}"
     if ckpt.setting("image_size"):
         hint += "; for images of another size, convert it with --image-size"
     own = model.state_dict()

@@ -1,5 +1,6 @@
 """Read checkpoints of any library: a path becomes tensors by name. No code in a file is ever run."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import Tensor
 from vitral.core.config import Config
 from vitral.core.documents import parse_json
 from vitral.core.errors import WeightsError, format_choices
-from vitral.core.files import read_file
+from vitral.core.files import open_file, read_file
 from vitral.core.storage import wrap_read_errors
 from vitral.weights.containers import StateDict, select_prefix
 from vitral.weights.formats.format import CONFIG, PROCESSOR, Checkpoint
@@ -21,6 +22,7 @@ INDEX, DEFAULT_FILE = "model.safetensors.index.json", "model.safetensors"
 PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
 READERS = (".safetensors", ".npz")
 DOWNLOAD_AGAIN = "copy or download it again"
+POINTER_BYTES = 512  # a pointer of Git LFS has fewer
 
 
 class ReadOptions(Config):
@@ -85,7 +87,26 @@ def pickle_error(path: Path) -> WeightsError:
     return WeightsError(message, code="weights.pickle_refused", where=path, hint=hint)
 
 
+def check_content(file: Path) -> None:
+    """Refuse what stands in place of weights where a download went wrong: nothing, a pointer of Git LFS, a web page."""
+    with wrap_read_errors(file), open_file(file) as stream:
+        begin = stream.read(POINTER_BYTES).lstrip()
+    if not begin:
+        message, hint = "is empty", DOWNLOAD_AGAIN
+    elif begin.startswith(b"version https://git-lfs"):
+        size = re.search(rb"^size (\d+)", begin, re.MULTILINE)
+        of = f" to a file of {int(size[1]):,} bytes" if size else ""
+        message, hint = f"is a pointer of Git LFS{of}, not the file itself", "run git lfs pull in its repository"
+    elif begin[:14].lower().startswith((b"<!doctype html", b"<html")):
+        message, hint = "is a web page, no weights", "download the file itself, not the page about it"
+    else:
+        return
+    raise WeightsError(message, code="weights.corrupt", where=file, hint=hint)
+
+
 def _tensors(file: Path, options: ReadOptions) -> StateDict:
+    if file.suffix in READERS or is_pickle(file):
+        check_content(file)
     if file.suffix == ".safetensors":
         return StateDict(read_safetensors(file, DOWNLOAD_AGAIN))
     if file.suffix == ".npz":

@@ -17,7 +17,7 @@ Weights = Mapping[str, Tensor]
 COMPARED = ("model", "task", "classes", "preprocessing", "activation")  # fields of a bundle that must be equal
 # Settings of training alone: models that were fine-tuned with different ones are the usual ingredients of a soup.
 TRAINING_ONLY = ("model.init", "model.memory")
-TRAINING_RATES = ("dropout", "attention_dropout", "drop_path_rate")
+TRAINING_RATES = ("dropout", "attention_dropout", "drop_path_rate", "drop_path_mode")
 MISSING = "absent"
 
 

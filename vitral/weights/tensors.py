@@ -114,17 +114,22 @@ def is_pickle(path: Path) -> bool:
 
 def read_torch_pickle(path: Path, key: str = "") -> StateDict:
     """A state dict, alone or in what training scripts wrap around one, there under a key; no code is run."""
+    return select_state_dict(read_pickle(path), key, path)
+
+
+def read_pickle(path: Path) -> object:
+    """All that a file holds, if that is tensors and plain values; no code is run."""
     with wrap_read_errors(path):
         check_file(path)
     try:
         with safe_globals(PLAIN_RECORDS):
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found: object = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch reports a bad file in many ways
         message = f"holds more than weights, or is damaged: {_pickle_error(error)}"
         code = "weights.unsafe_pickle" if CODE.search(str(error)) else "weights.corrupt"
         hint = "save its state dict as safetensors where it was made, and give that"
         raise WeightsError(message, code=code, where=path, hint=hint) from None
-    return select_state_dict(found, key, path)
+    return found
 
 
 def _pickle_error(error: Exception) -> str:
@@ -133,4 +138,4 @@ def _pickle_error(error: Exception) -> str:
     if called := CODE.search(text):
         return f"it calls {called[1]}, which was not run"
     lines = [line for line in text.splitlines() if "weights_only" not in line]
-    return lines[0] if lines else type(error).__name__
+    return next(filter(None, map(str.strip, lines)), type(error).__name__)

@@ -49,6 +49,15 @@ def test_every_verb_has_a_group() -> None:
     assert REST not in PROGRAM.grouped()
 
 
+def test_each_group_is_a_folder_with_a_file_for_each_verb() -> None:
+    assert isinstance(PROGRAM, Program)
+    homes = {name: VERBS[name].callback.__module__.rpartition(".") for name in VERBS}
+    assert {name: file for name, (_, _, file) in homes.items()} == {name: name for name in VERBS}
+    folders = [{homes[name][0] for name in names} for names in PROGRAM.grouped().values()]
+    assert [len(folder) for folder in folders] == [1] * len(folders)
+    assert len(set.union(*folders)) == len(folders)
+
+
 @pytest.mark.parametrize("columns", [80, 100])
 def test_each_verb_is_one_whole_line(columns: int) -> None:
     shown = show_help(PROGRAM, columns)

@@ -74,6 +74,7 @@ def read_all(store: TableStore, ending: str) -> list[bytes]:
     return [store.read(f"part.{ending}#{number:07}") for number in NUMBERS]
 
 
+@pytest.mark.sampled(4)
 @both
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_other_processes_read_the_same(tmp_path: Path, ending: str, start: str) -> None:

@@ -19,6 +19,7 @@ from tests.data.pictures import color, encoded
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
+from tests.processes import run_forked
 from vitral.core.errors import DataError
 from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
@@ -79,7 +80,8 @@ def test_a_set_comes_back_as_it_was(tmp_path: Path, source: object) -> None:
 
 
 def test_a_pack_packed_again_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    packed(folder(tmp_path / "data"), tmp_path / "one")
+    index = pack(folder(tmp_path / "data"), tmp_path / "one", SIZE)
+    assert re.fullmatch(r"Index\([\d,]+ images of \d+ classes, \d+ shards, [\d,]+ bytes\)", repr(index))
     packed(tmp_path / "one", tmp_path / "two")
     assert digest(tmp_path / "one") == digest(tmp_path / "two")
 
@@ -142,8 +144,7 @@ pack(open_data(sys.argv[1]), Path(sys.argv[2]), 40960, tell)
 @pytest.mark.sampled(2)
 def test_a_pack_that_was_stopped_goes_on_and_ends_in_the_same_bytes(tmp_path: Path, images: int) -> None:
     data, out = folder(tmp_path / "data"), tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", STOPPED, data, out, str(images)], check=False, timeout=60)
-    assert done.returncode == 9
+    assert run_forked(str(data), str(out), str(images), code=STOPPED).returncode == 9
     for address in (out, *([out / "*.tar"] if list(out.glob("*.tar")) else [])):
         with raises("data.unfinished_pack", out, "vitral pack"):
             open_data(str(address))

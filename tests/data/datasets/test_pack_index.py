@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from vitral.core.signature import create_key
 from vitral.data.datasets.pack import pack
 from vitral.data.datasets.pack_index import DIGEST_BYTES
 from vitral.data.datasets.source import open_data, verify_data
-from vitral.inference.inputs import pack_images
+from vitral.inference.inputs import pack_images, tar_images
 
 SIZE = 20_480
 
@@ -76,6 +77,44 @@ def test_a_flipped_byte_in_an_image_is_noticed_when_it_is_read_and_by_a_check(pa
     with file_policy(verify_files=False):
         assert open_data(str(packed)).store.read(name)
         assert faults(packed) == []
+
+
+def test_a_shard_that_is_named_by_itself_is_verified_as_its_pack_is(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = json.loads((packed / "shards.json").read_bytes())["shards"][0]
+    shard, start = packed / index["file"], index["starts"][1]
+    assert all(open_data(str(shard)).store.read(item.name) for item in open_data(str(shard)).items)
+    flip(shard, start + 5)
+    damaged = [image.name for image in tar_images([str(shard)]) if fails(image.source.read)]
+    assert len(damaged) == 1
+    monkeypatch.chdir(packed)
+    for name in (str(shard), shard.name):  # a relative name without a folder too
+        samples = open_data(name)
+        refused = [item.name for item in samples.items if fails(partial(samples.read, item))]
+        assert refused == [damaged[0].removeprefix(f"{packed}/")]
+    with file_policy(verify_files=False):
+        assert not any(fails(image.source.read) for image in tar_images([str(shard)]))
+
+
+def test_a_label_that_changed_in_a_shard_is_refused_where_the_shard_is_named_by_itself(packed: Path) -> None:
+    index = json.loads((packed / "shards.json").read_bytes())["shards"][0]
+    shard = packed / index["file"]
+    content = bytearray(shard.read_bytes())
+    label = index["starts"][0] - 1024  # the block of the .cls, before the header of the image
+    content[label] = ord("1") + ord("0") - content[label]
+    shard.write_bytes(content)
+    with raises("data.bad_archive", str(shard)):
+        open_data(str(shard))
+
+
+def test_an_image_that_was_removed_from_a_shard_is_missed_where_the_shard_is_named_by_itself(packed: Path) -> None:
+    index = json.loads((packed / "shards.json").read_bytes())["shards"][0]
+    shard = packed / index["file"]
+    last = index["starts"][-1] - 1536  # the header of its .cls
+    shard.write_bytes(shard.read_bytes()[:last] + bytes(10_240))
+    with raises("data.bad_archive", str(shard)):
+        open_data(str(shard))
 
 
 def fails(read: Callable[[], object]) -> bool:

@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from tests.data.loading.photos import photo, photos
 from tests.data.pictures import encoded
 from tests.data.tars import write_tar
 from tests.errors import raises
+from tests.processes import run_forked
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
 from vitral.data.datasets.pack import pack
@@ -95,7 +94,7 @@ def woven(parts: tuple[Batch, ...]) -> Batch:
 
 @pytest.mark.parametrize("order", [Shuffled(), Balanced(), Sequential()])
 @pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 def test_the_stream_is_the_same_for_any_workers_processes_and_start(
     samples: Samples, pipeline: str, order: Order
 ) -> None:
@@ -223,14 +222,7 @@ next(stream)
 
 
 def test_a_program_may_end_in_the_middle_of_a_stream(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", UNFINISHED, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[3],
-        check=False,
-        timeout=60,
-    )
+    run = run_forked(str(tmp_path), code=UNFINISHED, cwd=Path(__file__).parents[3])
     assert (run.returncode, run.stderr) == (0, "")
 
 

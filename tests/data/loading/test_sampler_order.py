@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitral.core.config import union_members
-from vitral.data.loading.sampler import Balanced, Order, Sequential, Shuffled
+from vitral.data.loading.sampler import Balanced, Order, Repeated, SamplingPlan, Sequential, Shuffled
 
 LABELS = np.array([0] * 50 + [1] * 7 + [3] * 3)
 
@@ -22,6 +22,26 @@ def test_an_epoch_depends_on_its_seed_and_number_alone(order: type[Order]) -> No
     np.testing.assert_array_equal(first, order().epoch(LABELS, 1, 2))
     for seed, epoch in ((1, 3), (2, 2), (2, 1)):
         assert np.array_equal(first, order().epoch(LABELS, seed, epoch)) is (order is Sequential)
+
+
+@pytest.mark.parametrize("images", [60, 61])
+def test_repeated_shows_each_image_so_often_in_a_row_and_all_of_them_in_as_many_epochs(images: int) -> None:
+    order, labels = Repeated(repeats=3), np.zeros(images, dtype=np.int64)
+    epochs = [order.epoch(labels, 0, epoch) for epoch in range(6)]
+    for shown in epochs:
+        assert len(shown) == images
+        assert set(Counter(shown[:60].tolist()).values()) == {3}
+        np.testing.assert_array_equal(shown[0:60:3], shown[2:60:3])
+    for part in (epochs[:3], epochs[3:]):
+        assert set(np.concatenate(part).tolist()) == set(range(images))
+    assert not np.array_equal(epochs[0], epochs[3])
+
+
+def test_only_repetitions_in_a_row_are_drawn_by_other_numbers_than_the_epoch() -> None:
+    plain, repeated = (SamplingPlan(LABELS, order, 6, 0) for order in (Shuffled(), Repeated(repeats=3)))
+    for step in (0, 9, 10, 25):
+        assert plain.views(step).tolist() == [step // 10] * 6
+        assert (repeated.views(step) - step // 10).tolist() == [0, 2**32, 2**33] * 2
 
 
 def test_every_place_is_equally_likely() -> None:

@@ -4,13 +4,22 @@ import numpy as np
 import pytest
 
 from tests.errors import raises
-from vitral.data.loading.sampler import Balanced, Order, SamplerState, SamplingPlan, Sequential, Shuffled, World
+from vitral.data.loading.sampler import (
+    Balanced,
+    Order,
+    Repeated,
+    SamplerState,
+    SamplingPlan,
+    Sequential,
+    Shuffled,
+    World,
+)
 
 LABELS = np.arange(23) % 3
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("order", [Sequential(), Shuffled(), Balanced()])
+@pytest.mark.parametrize("order", [Sequential(), Shuffled(), Balanced(), Repeated(repeats=5)])
 def test_processes_interleaved_show_what_one_shows(order: Order, world: int) -> None:
     alone = SamplingPlan(LABELS, order, 12, 5)
     shares = [SamplingPlan(LABELS, order, 12, 5, World(rank=rank, size=world)) for rank in range(world)]
@@ -19,6 +28,7 @@ def test_processes_interleaved_show_what_one_shows(order: Order, world: int) -> 
         woven = np.full(len(whole), -1)
         for rank, share in enumerate(shares):
             woven[rank::world] = share.indices(step)
+            np.testing.assert_array_equal(share.views(step), alone.views(step)[rank::world])
             assert len(share.indices(step)) <= share.max_rows
             assert share.num_images(step) == len(whole)
         np.testing.assert_array_equal(woven, whole)

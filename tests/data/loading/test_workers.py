@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.errors import raises
+from tests.processes import run_forked
 from vitral.core.errors import DataError, VitralError
 from vitral.data.loading import workers
 from vitral.data.loading.shared_memory import FORK, SPAWN, Context, SharedArray, create_shared
@@ -225,8 +226,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_workers_end_soon_after_their_parent_was_killed() -> None:
-    root = Path(__file__).parents[3]
-    run = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, cwd=root, check=False)
+    run = run_forked(code=ORPHAN, cwd=Path(__file__).parents[3])
     assert run.returncode == -signal.SIGKILL
     numbers = [int(word) for word in run.stdout.split()]
     assert len(numbers) == 2

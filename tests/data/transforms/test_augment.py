@@ -13,10 +13,15 @@ from vitral.data.transforms import image_ops
 from vitral.data.transforms.augment import (
     Augment,
     ColorJitter,
+    DrawnAugment,
     Fill,
     Level,
     Noise,
+    RandomBlur,
+    RandomColorJitter,
     RandomErasing,
+    RandomGrayscale,
+    RandomSolarize,
     ThreeAugment,
     draw_erased_box,
 )
@@ -47,7 +52,8 @@ def test_the_same_dice_give_the_same_pixels_and_the_input_stays(augment: Augment
 
 
 def test_other_dice_give_other_pixels(augment: Augment) -> None:
-    assert len({augment.apply(scene(), rng(seed)).tobytes() for seed in range(30)}) > 10
+    few = 1 if isinstance(augment, RandomGrayscale | RandomSolarize) else 10  # which are applied or not
+    assert len({augment.apply(scene(), rng(seed)).tobytes() for seed in range(30)}) > few
 
 
 def test_nothing_but_the_dice_that_were_handed_in_is_thrown(augment: Augment) -> None:
@@ -195,3 +201,46 @@ def test_noise_is_even_over_all_levels() -> None:
 def test_settings_beyond_reason_are_refused(make: Callable[[], Config], where: str) -> None:
     with raises("config.out_of_range", where):
         make()
+
+
+DRAWN = RandomColorJitter(), RandomGrayscale(probability=0.5), RandomSolarize(threshold=90), RandomBlur()
+
+
+@pytest.mark.parametrize("drawn", DRAWN, ids=lambda drawn: drawn.kind)
+def test_a_batch_is_augmented_to_the_bits_of_each_image(drawn: DrawnAugment) -> None:
+    for images in (np.stack([scene(9, 11)] * 40), np.stack([gray_scene()] * 40)):
+        numbers, batch = rng(5).random((40, drawn.draws)), images.copy()
+        drawn.apply_batch(batch, numbers)
+        changed = 0
+        for row, image in enumerate(images):
+
+            class Given:
+                def random(self, count: int) -> np.ndarray:
+                    return numbers[row, :count]  # noqa: B023, called at once
+
+            assert furthest(drawn.apply(image, Given()), batch[row]) == 0  # type: ignore[arg-type]
+            changed += furthest(image, batch[row]) > 0
+        if not isinstance(drawn, RandomGrayscale) or images.shape[-1] == 3:
+            share = changed / len(images)
+            assert abs(share - drawn.probability) < 0.25
+
+
+def test_a_random_jitter_is_a_jitter_in_each_of_the_24_orders() -> None:
+    jitter = RandomColorJitter(probability=1.0, brightness=0.5, contrast=0.5, saturation=0.5, hue=0.3)
+    operations = (image_ops.brightness, image_ops.contrast, image_ops.saturation, image_ops.hue)
+    strengths = 0.5 + 0.9, 0.5 + 0.1, 0.5 + 0.7, -0.3 + 0.6 * 0.8
+    found = set()
+    for order in permutations(range(4)):
+        expected = scene()
+        for index in order:
+            expected = operations[index](expected, strengths[index])
+        ranks = np.argsort(order) / 4
+        numbers = np.array([*ranks, 0.9, 0.1, 0.7, 0.8])
+        assert furthest(jitter.change(scene(), numbers), expected) == 0
+        found.add(expected.tobytes())
+    assert len(found) > 12
+
+
+def test_a_strength_of_zero_leaves_its_property_alone() -> None:
+    jitter = RandomColorJitter(probability=1.0, brightness=0, contrast=0, saturation=0, hue=0)
+    assert furthest(jitter.apply(scene(), rng()), scene()) == 0

@@ -1,6 +1,7 @@
 """Resizing against Pillow, which defines what antialiased means."""
 
 from io import BytesIO
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from tests.data.pictures import encoded, noise
 from vitral.core.config import Size
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import Box, CropPlan, Filter
+from vitral.data.transforms.crop import Box, CropPlan, Filter, PaddingMode
 from vitral.data.transforms.preprocessing import decode_and_crop
 from vitral.data.transforms.resize import crop_and_resize, resize, resize_with_numpy
 
@@ -37,6 +38,17 @@ def test_every_channel_is_resized_as_if_alone(how: Filter, channels: int) -> Non
     for channel in range(channels):
         alone = np.asarray(Image.fromarray(many[..., channel]).resize((30, 20), BY_PILLOW[how]))
         assert np.abs(together[..., channel].astype(int) - alone).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_window_that_reaches_out_of_the_image_shows_its_padding(mode: PaddingMode, flip: bool) -> None:
+    pixels = noise(6, 8, 3, seed=1).astype(np.uint8)
+    padded = np.pad(pixels, ((3, 3), (3, 3), (0, 0)), mode=mode)
+    for top, left in product(range(-3, 4), repeat=2):
+        plan = CropPlan(Box(0, 0, 6, 8), Size(6, 8), Box(top, left, 6, 8), flip, "bilinear", mode)
+        expected = padded[top + 3 : top + 9, left + 3 : left + 11]
+        assert np.array_equal(crop_and_resize(pixels, Size(6, 8), plan), expected[:, ::-1] if flip else expected)
 
 
 def test_a_crop_is_a_part_resized_cut_and_mirrored() -> None:

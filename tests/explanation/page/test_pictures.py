@@ -13,8 +13,6 @@ from vitral.explanation.page.pictures import (
     GAP_GRAY,
     MOST_CELLS,
     MOST_TILES,
-    NEGATIVE_COLORS,
-    POSITIVE_COLORS,
     encode_image,
     encode_images,
     encode_png,
@@ -24,6 +22,7 @@ from vitral.explanation.page.pictures import (
     page_icon,
     position_mosaic,
 )
+from vitral.html.heatmap import NEGATIVE_COLORS, POSITIVE_COLORS
 from vitral.models.base import Grid
 
 

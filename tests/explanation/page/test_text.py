@@ -122,8 +122,10 @@ def test_positions_are_told_by_how_near_they_are() -> None:
 
 
 def test_filters_and_fineness_are_told() -> None:
-    text = describe_filters(np.array([0.5, 0.25], np.float32))
-    assert re.findall(r"[\d.]*\d", text) == ["2", "75.0", "50.0"]
+    ratios = np.array([0.5, 0.25], np.float32)
+    patches, small = (describe_filters(np.zeros((2, side, side, 3), np.float32), ratios) for side in (16, 3))
+    assert re.findall(r"[\d.]*\d", patches) == ["2", "75.0", "50.0"]
+    assert patches.startswith(f"{small} ")  # filters of 3x3 pixels have no room for stripes
     explanation = stand_in()
     assert " 15 steps" in describe_precision(explanation, Grid(6, 8), 15)
     assert "6x8 patches are averaged into 3x4 cells" in describe_precision(explanation, Grid(3, 4), 15)

@@ -15,6 +15,7 @@ def counted(config: Vit | Resnet) -> ModelCost:
     return ModelCost(parameters, multiply_adds(config, in_full=True))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_formulas_give_what_is_counted(name: str) -> None:
     config = model_config(name)

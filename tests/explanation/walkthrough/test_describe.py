@@ -123,6 +123,7 @@ SUMMED = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", SUMMED)
 def test_rows_add_up_to_the_model(name: str) -> None:
     config = SUMMED[name]
@@ -139,6 +140,7 @@ def test_rows_add_up_to_the_model(name: str) -> None:
             assert sum(part.multiply_adds for part in inner) == row.multiply_adds
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SUMMED)
 def test_what_training_keeps_is_to_the_byte_what_autograd_saves(name: str) -> None:
     config = SUMMED[name]

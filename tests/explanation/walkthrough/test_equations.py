@@ -30,6 +30,7 @@ def test_b_16_is_the_papers() -> None:
     )
 
 
+@pytest.mark.sampled(4)
 @EVERY_VIT
 def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     config = VITS[name]
@@ -50,6 +51,7 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     assert (" + E_pos" in first) == (learned or "sincos" in config.position.kind)
 
 
+@pytest.mark.sampled(4)
 @EVERY_VIT
 def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
     config = VITS[name]
@@ -68,6 +70,7 @@ def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
         assert f"{type(config.mixer).__name__}(" in text(config)
 
 
+@pytest.mark.sampled(4)
 @EVERY_VIT
 def test_the_norm_stands_where_the_model_has_it(name: str) -> None:
     config, found = VITS[name], text(VITS[name])

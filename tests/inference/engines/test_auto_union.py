@@ -29,7 +29,7 @@ def name_of(kind: Any) -> str:
     return str(kind.model_fields["kind"].default)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_an_engine_agrees_with_the_model(kind: type[BaseEngine], name: str) -> None:

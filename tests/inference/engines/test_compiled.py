@@ -34,7 +34,7 @@ PARTS = (
 
 
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 def test_the_compiler_reads_every_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(compiled, "BACKEND", "eager")

@@ -19,7 +19,7 @@ from vitral.weights.load import LoadedModel
 NEAR = 2e-5
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("answer", ["logits", "features"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_graph_gives_what_its_model_gives(name: str, answer: OutputKind) -> None:

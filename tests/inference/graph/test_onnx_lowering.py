@@ -17,7 +17,7 @@ from vitral.inference.graph.onnx import lower_for_onnx, to_onnx
 NEAR = 2e-5
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("precision", get_args(Precision))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_lowered_graph_gives_what_its_model_gives(name: str, precision: Precision) -> None:

@@ -160,6 +160,7 @@ def heads_by_loops(block: EncoderBlock, x: Tensor, sizes: Tensor) -> tuple[Tenso
     return mixer.project(torch.cat(found, dim=1)), torch.stack(keys).mean(0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("per_layer", [1, 5, 40])
 @pytest.mark.parametrize("name", POOLS)
 def test_a_graph_answers_as_the_loops_do(name: str, per_layer: int) -> None:
@@ -179,6 +180,7 @@ def test_merging_none_changes_no_bit(name: str) -> None:
     assert torch.equal(plain(noise(config)), none(noise(config)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("per_layer", [1, 6, 12])
 @pytest.mark.parametrize("name", POOLS)
 def test_merging_patches_that_are_the_same_changes_no_answer(name: str, per_layer: int) -> None:
@@ -225,6 +227,7 @@ REFUSED = {
     "position-relative_bias": "model.position",
     "position-relative_mlp": "model.position",
     "position-rope_axial": "model.position",
+    "position-rope_cls": "model.position",
     "position-rope_mixed": "model.position",
     "position-combined": "model.position",
     "shared-bias": "model.position",

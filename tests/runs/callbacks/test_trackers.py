@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +12,7 @@ import pytest
 
 import vitral
 from tests.errors import raises
+from tests.processes import run_forked
 from tests.runs.small import StopAfterEachStep, begin, content, photos
 from vitral.core.imports import load_mlflow, load_wandb
 from vitral.runs import train as start
@@ -139,6 +138,7 @@ def test_an_offline_wandb_run_has_the_metrics_and_the_recipe(home: Path) -> None
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("offline")
 def test_a_resumed_run_continues_its_wandb_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(home, out="unbroken")
@@ -155,6 +155,7 @@ def test_a_resumed_run_continues_its_wandb_run(home: Path, monkeypatch: pytest.M
     assert content(home / "run") == content(home / "unbroken")
 
 
+@pytest.mark.slow
 def test_all_trackers_together_change_no_byte(home: Path, store: Any, offline: None) -> None:
     settings = ("workers=2", "average=ema")
     begin(home, *settings, out="without")
@@ -232,7 +233,8 @@ def test_no_service_is_imported_or_contacted_unless_it_is_named(home: Path) -> N
     code += "assert not {'tensorboard', 'torch.utils.tensorboard', 'wandb', 'mlflow'} & set(sys.modules)"
     installed = [name for name in ("wandb",) if find_spec(name)]
     for given in ([], installed):
-        subprocess.run([sys.executable, "-c", code, *given], cwd=ROOT, check=True)
+        done = run_forked(*given, code=code, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_tracker_is_used_once() -> None:

@@ -1,25 +1,15 @@
 """The report in a real browser: pictures enlarge by mouse and keyboard, without a script, on a phone too."""
 
-import shutil
 from pathlib import Path
 
-import pytest
-
+from tests.browser import launch_browser
 from tests.runs.report.stories import whole_story
 from vitral.runs.report.report import write_report
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), "")
-
 
 def test_a_picture_fills_the_window_on_a_click_and_shrinks_on_the_next(tmp_path: Path) -> None:
-    driver = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install 'vitral[test]'"
-    )
-    if not CHROMIUM:
-        pytest.skip("there is no chromium: apt-get install chromium")
     write_report(tmp_path / "report.html", whole_story(tmp_path))
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with launch_browser() as browser:
         page = browser.new_page(viewport={"width": 360, "height": 700}, java_script_enabled=False)
         page.goto((tmp_path / "report.html").as_uri())
         picture, opened = page.locator("#mistakes summary").nth(1), page.locator(".zoom[open]")
@@ -27,6 +17,8 @@ def test_a_picture_fills_the_window_on_a_click_and_shrinks_on_the_next(tmp_path:
         picture.click()
         large = picture.locator("img").bounding_box()
         assert opened.count() == 1
+        assert small is not None
+        assert large is not None
         assert small["width"] < 200
         assert 300 < large["width"] <= 360
         assert (large["x"], large["y"]) == (16, 16)
@@ -35,4 +27,3 @@ def test_a_picture_fills_the_window_on_a_click_and_shrinks_on_the_next(tmp_path:
         picture.focus()
         page.keyboard.press("Enter")
         assert opened.count() == 1
-        browser.close()

@@ -19,8 +19,9 @@ from tests.runs.small import SETTINGS, photos
 from vitral.core.config import parse_settings
 from vitral.core.storage import Lock
 from vitral.runs.folder import RunFolder
+from vitral.runs.sweeps import processes
 from vitral.runs.sweeps import sweep as sweeps
-from vitral.runs.sweeps.folder import SweepFolder, Trial
+from vitral.runs.sweeps.folder import Candidate, SweepFolder, SweepPlan, Trial, create_sweep
 from vitral.runs.sweeps.processes import StopSweep
 from vitral.runs.sweeps.results import SweepResult
 from vitral.runs.sweeps.search import GridSearch
@@ -117,6 +118,8 @@ def test_settings_that_do_not_fit_are_found_before_any_training(here: Path) -> N
         small_sweep(here, {"learning": [1]})
     with raises("config.missing_value", "over"):
         small_sweep(here, {})
+    with raises("config.wrong_type", "search"):
+        small_sweep(here, {"lr": [1e-3]}, search=3)  # type: ignore[arg-type]
     assert not Path("sweeps").exists()
 
 
@@ -129,6 +132,57 @@ def test_a_folder_that_exists_is_not_overwritten(here: Path) -> None:
     Path("mine").mkdir()
     with raises("config.path_exists"):
         small_sweep(here, {"lr": [1e-3]}, out="mine")
+
+
+def planned(folder: Path) -> SweepFolder:
+    """A sweep of one candidate that was not begun."""
+    recipe = vitral.Recipe()
+    return create_sweep(folder, SweepPlan(candidates=(Candidate(number=1, settings={"lr": 0.5}, recipe=recipe),)))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a changed setting": lambda plan: plan.write_text(plan.read_text().replace("0.5", "0.6")),
+    "no manifest": lambda plan: plan.with_name("manifest.json").unlink(),
+    "a manifest of something else": lambda plan: plan.with_name("manifest.json").write_text(
+        plan.with_name("manifest.json").read_text().replace("sweep.json", "run.json")
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_sweep_whose_plan_was_changed_is_refused(tmp_path: Path, change: str) -> None:
+    folder = planned(tmp_path / "sweep")
+    folder.read_plan()
+    CHANGES[change](folder.plan)
+    with raises("run.record_changed"):
+        sweeps.resume_sweep(folder.path)
+
+
+def test_a_plan_of_the_format_without_a_manifest_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = planned(tmp_path / "sweep")
+    folder.plan.write_text(folder.plan.read_text().replace('"format": 2', '"format": 1', 1))
+    (folder.path / "manifest.json").unlink()
+    with caplog.at_level("INFO", logger="vitral"):
+        assert folder.read_plan().candidates[0].settings == {"lr": 0.5}
+    assert "unverified" in caplog.text
+
+
+@pytest.mark.parametrize("linked", ["trials", "log"])
+def test_a_trial_is_not_written_through_a_link(tmp_path: Path, linked: str) -> None:
+    mine, folder = tmp_path / "mine", tmp_path / "sweep/trials/001"
+    mine.mkdir()
+    (mine / "kept").write_text("kept")
+    if linked == "trials":
+        folder.parent.parent.mkdir()
+        folder.parent.symlink_to(mine)
+    else:
+        folder.parent.mkdir(parents=True)
+        folder.with_name("001.log").symlink_to(mine / "kept")
+    candidate = Candidate(number=1, settings={}, recipe=vitral.Recipe())
+    with raises("file.is_link" if linked == "trials" else "file.write_failed"):
+        processes._start(Trial(candidate, 0, 0, 1.0, RunFolder(folder)))
+    assert [path.name for path in mine.iterdir()] == ["kept"]
+    assert (mine / "kept").read_text() == "kept"
 
 
 def test_models_are_compared_on_images_held_out_of_the_training_images(here: Path) -> None:

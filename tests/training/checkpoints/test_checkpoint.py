@@ -132,7 +132,7 @@ def test_damaged_later_ones_do_not_crowd_out_what_is_saved_now(tmp_path: Path) -
     assert found.checkpoint.step == 8
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scene", SCENES, ids=str)
 def test_a_kill_at_any_instant_loses_nothing(tmp_path: Path, scene: Scene) -> None:
     late = {None} if scene.step == 1 else set()  # the step that is saved twice may have no name until the sweep

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
+from tests.training.distributed.methods import METHODS, SOME, run_methods
 from tests.training.distributed.race import ADAMW, CPU, EXACT, STEPS, Race, float64
 from vitral.core.config import union_members
 from vitral.core.errors import DataError, VitralError
@@ -50,6 +51,20 @@ def talk(folder: Path, company: ProcessGroup) -> None:
         "first": company.is_main,
     }
     (folder / f"heard-{rank}.json").write_text(json.dumps(heard))
+
+
+def shares(folder: Path, company: ProcessGroup) -> None:
+    """Sums and rows of a batch of 6 that gradients pass through; each process has every second row."""
+    collective, rank = company.collective(), company.world.rank
+    assert collective is not None
+    rows = torch.arange(12, dtype=torch.float64).reshape(6, 2)[rank::2].requires_grad_()
+    total, gathered = collective.sum(rows.square().sum(0)), collective.gather(rows)
+    own = gathered[collective.places(len(rows))]
+    loss = (total * torch.tensor([1.0, 2.0])).sum() + (gathered.cumsum(0) ** 2).sum() + (rank + 1) * own.sum()
+    (loss * 0.5).backward()
+    assert rows.grad is not None
+    heard = [total.tolist(), gathered.tolist(), own.tolist(), rows.grad.tolist()]
+    (folder / f"shares-{rank}.json").write_text(json.dumps(heard))
 
 
 def partings(folder: Path, company: ProcessGroup) -> None:
@@ -90,6 +105,16 @@ def exact(folder: Path, company: ProcessGroup) -> None:
                 Race(samples, company, kind, 1, optimizer).run(0, 7).save(folder / f"saved-{name}", 7)
                 second = Race(samples, company, kind, 1, optimizer)
                 keep(folder / f"{name}-stopped", second.run(second.resume(folder / f"saved-{name}"), STEPS))
+
+
+def some_methods(folder: Path, company: ProcessGroup) -> None:
+    """Self-supervised methods, as the default tests run them."""
+    run_methods(folder, open_data(str(folder / "photos")), company, SOME, KINDS)
+
+
+def all_methods(folder: Path, company: ProcessGroup) -> None:
+    """Every self-supervised method."""
+    run_methods(folder, open_data(str(folder / "photos")), company, tuple(METHODS), KINDS)
 
 
 def stopped(folder: Path, samples: Samples, company: ProcessGroup, kind: DistributedConfig) -> None:
@@ -186,8 +211,11 @@ def failed(folder: Path, company: ProcessGroup) -> None:
 
 SCENES: dict[str, Callable[[Path, ProcessGroup], None]] = {
     scene.__name__: scene
-    for scene in (talk, partings, races, exact, resumes, three, scales, full, killed, frozen, failed)
-}
+    for scene in (
+        talk, shares, partings, races, exact, some_methods, all_methods, resumes, three, scales, full, killed, frozen,
+        failed,
+    )
+}  # fmt: skip
 
 
 def main(scene: str, folder: str) -> None:

@@ -42,6 +42,7 @@ def test_a_killed_process_ends_the_job_within_30_seconds_and_it_can_be_resumed(t
     assert len(found.load().tensors["task"]) > 10
 
 
+@pytest.mark.slow
 def test_the_cause_that_a_process_gives_is_told_by_the_others(tmp_path: Path) -> None:
     waiting, failing = begin("failed", tmp_path, 2)
     _, own = failing.communicate(timeout=SECONDS)

@@ -45,16 +45,17 @@ def test_two_processes_take_the_steps_of_one(played: Path, kind: str, portions: 
     torch.testing.assert_close(weights, one.weights(), atol=ROUNDING, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", EXACT, ids=lambda optimizer: optimizer.kind)
-def test_two_processes_equal_one_in_float64(played: Path, optimizer: OptimizerConfig) -> None:
+def test_two_processes_equal_one_in_float64(played_exactly: Path, optimizer: OptimizerConfig) -> None:
     with float64():
-        one = alone(played, 1, optimizer).run(0, STEPS).weights()
-    start = alone(played, 1).weights()
+        one = alone(played_exactly, 1, optimizer).run(0, STEPS).weights()
+    start = alone(played_exactly, 1).weights()
     assert any((start[name].double() - one[name]).abs().max() > 0.05 for name in start)  # far from where it began
     for kind in NAMES:
-        two = load_file(played / f"{optimizer.kind}-{kind}.safetensors")
-        torch.testing.assert_close(two, one, atol=1e-9, rtol=0)
-        assert distance(played / f"{optimizer.kind}-{kind}", played / f"{optimizer.kind}-{kind}-stopped") == 0
+        whole = played_exactly / f"{optimizer.kind}-{kind}"
+        torch.testing.assert_close(load_file(whole.with_suffix(".safetensors")), one, atol=1e-9, rtol=0)
+        assert distance(whole, whole.with_name(f"{whole.name}-stopped")) == 0
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -15,7 +15,17 @@ from tests.models.variants import VARIANTS, small
 from vitral.core.config import union_members
 from vitral.models import LinearHead, PreNorm, Resnet, Tokens, Vit
 from vitral.models.block import LayerScale
-from vitral.training.optimizers import AdamW, Muon, OptimizerConfig, Sgd, set_lr, supports_fused
+from vitral.training.optimizers import (
+    AdamW,
+    ConstantDecay,
+    CosineDecay,
+    Muon,
+    OptimizerConfig,
+    Sgd,
+    set_lr,
+    set_weight_decay,
+    supports_fused,
+)
 
 # Parameters of two dimensions or more that must not decay: tokens, queries and positions.
 TOKENS_AND_POSITIONS = re.compile(r"prefix\.tokens|position\.(table|x|y)|pool\.query|.*\.relation\.(table|frequencies)")
@@ -41,6 +51,7 @@ def without_decay(optimizer: torch.optim.Optimizer) -> set[str]:
     return {name for name, decay in groups(optimizer, "weight_decay").items() if decay == 0}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_kernels_decay_and_nothing_else_does(name: str) -> None:
     model = VARIANTS[name].build_empty("cpu")
@@ -89,6 +100,7 @@ def test_each_layer_learns_slower_than_the_one_above(name: str, expected: float)
     assert groups(AdamW(layer_decay=0.5).build(small().build()), "lr_scale")[name] == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name, config in VARIANTS.items() if isinstance(config, Vit)])
 def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
     config = VARIANTS[name]
@@ -281,3 +293,24 @@ def test_a_setting_that_cannot_learn_is_refused(
     with raises(code) as caught:
         kind.parse(fields)
     assert caught.value.where == field
+
+
+def test_matrices_or_all_parameters_may_decay_instead_of_kernels() -> None:
+    task = Masked()
+    names = {name: weight.ndim for name, weight in task.named_parameters()}
+    matrices = AdamW(weight_decay=0.1, decayed="matrices").build(task)
+    assert without_decay(matrices) == {name for name, dimensions in names.items() if dimensions == 1}
+    assert "mask" in groups(matrices, "lr")
+    assert without_decay(AdamW(weight_decay=0.1, decayed="all").build(task)) == set()
+
+
+def test_a_weight_decay_follows_half_a_cosine_and_reaches_the_groups_that_decay() -> None:
+    schedule = CosineDecay(end=0.4)
+    assert [schedule.value(0.04, done) for done in (0.0, 0.5, 1.0)] == pytest.approx([0.04, 0.22, 0.4])
+    assert schedule.value(0.04, 0.25) == pytest.approx(0.4 - 0.36 * (1 + math.cos(math.pi / 4)) / 2)
+    assert ConstantDecay().value(0.04, 0.7) == 0.04
+    optimizer = AdamW(weight_decay=0.04, decay_schedule=schedule).build(Masked())
+    before = without_decay(optimizer)
+    set_weight_decay(optimizer, 0.22)
+    assert without_decay(optimizer) == before
+    assert set(groups(optimizer, "weight_decay").values()) == {0.0, 0.22}

@@ -63,6 +63,7 @@ def test_weights_of_many_shapes_are_orthogonalized_as_if_each_were_alone(monkeyp
         torch.testing.assert_close(found[index], expected, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name, config in VARIANTS.items() if isinstance(config, Vit)])
 def test_muon_trains_the_linear_layers_of_the_blocks_and_nothing_else(name: str) -> None:
     model = VARIANTS[name].build_empty("cpu")

@@ -1,7 +1,10 @@
 """Files that no format reads: the error names what was found, and never blames a file that is whole."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ import vitral
 from tests.errors import raises
 from tests.models.references import FOLDER, reference
 from tests.weights.formats.files import put
+from tests.weights.formats.huggingface.folders import folder
 from vitral import cli
 from vitral.weights.formats.foreign import ARCHITECTURES, identify
 from vitral.weights.formats.format import Checkpoint, Format
@@ -31,7 +35,7 @@ FOUND = {
     "mamba": "Mamba", "lora": "LoRA", "diffusion": "diffusion", "unet": "diffusion", "optimizer": "optimizer",
     "yolo": "YOLO", "faster_rcnn": "detector", "llava": "images and text",
 }  # fmt: skip
-BLAME = ("whole file", "not whole", "incomplete", "truncated", "damaged", "give a file of such a model")
+BLAME = ("whole file", "not whole", "incomplete", "truncated", "damaged", "give a file of", "again")
 KNOWN = sorted(path for path in FOLDER.rglob("*.safetensors") if "before" not in path.parts)
 
 
@@ -63,6 +67,41 @@ def test_a_hybrid_with_another_resnet_is_named_by_its_candidates(tmp_path: Path)
     with raises("weights.unknown_format", "vit_base_resnet26d_224", "vit_small_resnet50d_s16_224") as caught:
         vitral.load(tmp_path / "hybrid.safetensors")
     assert "vit_small_r26_s32_224" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "code", "field"),
+    [
+        ("hf_vit", {"hidden_act": "relu2"}, "weights.unsupported", "hidden_act"),
+        ("hf_dpt", {"is_hybrid": True}, "weights.unsupported", "is_hybrid"),
+        ("hf_internvl", {"norm_type": "batch_norm"}, "weights.unsupported", "norm_type"),
+        ("hf_mgp_str", {"distilled": True}, "weights.unsupported", "distilled"),
+        ("hf_vit", {"processor": {"resample": 0}}, "weights.unsupported", "resample"),
+        ("timm_clip", {"pretrained_cfg": {"crop_mode": "border"}}, "weights.unsupported", "border"),
+        ("hf_vit", {"format": "hf-clip"}, "weights.bad_config", "model_type"),
+    ],
+)
+def test_a_whole_file_with_a_part_that_no_model_here_has_is_not_blamed(
+    tmp_path: Path, name: str, changes: dict[str, Any], code: str, field: str
+) -> None:
+    format, processor = changes.pop("format", ""), changes.pop("processor", None)
+    with raises(code, field) as caught:
+        vitral.load(folder(tmp_path / "a", name, processor=processor, **changes), format=format)
+    assert not [words for words in BLAME if words in str(caught.value)]
+    assert caught.value.hint
+
+
+def test_a_relative_of_a_known_layout_is_not_blamed_for_its_own_tensors(tmp_path: Path) -> None:
+    weights = reference("vit_pytorch").weights
+    deep = weights | {"transformer.layers.0.0.reattn_norm.1.weight": torch.ones(2)}  # DeepViT
+    settings = {"mixer.heads": 2, "stem.patch": "6x8", "image_size": "24x48"}
+    with raises("weights.unexpected_tensor", "reattn_norm", "vit-pytorch's ViT with 2 layers", "--map") as caught:
+        vitral.load(put(tmp_path / "deep", deep), settings=settings)
+    assert not [words for words in BLAME if words in str(caught.value)]
+    other = {name.replace("1.net.1.", "1.net.7."): tensor for name, tensor in weights.items()}
+    with raises("weights.missing_tensor", "transformer.layers.0.1.net.1.weight", "--map") as caught:
+        vitral.load(put(tmp_path / "other", other), settings=settings)
+    assert not [words for words in BLAME if words in str(caught.value)]
 
 
 def test_volumes_of_vit_pytorch_have_the_names_of_images_and_are_asked_for_settings(tmp_path: Path) -> None:
@@ -99,6 +138,17 @@ def test_every_format_has_a_layout_to_compare_with(format: Format) -> None:
 def timm_without_a_name() -> dict[str, torch.Tensor]:
     """A file of timm whose layers are called otherwise."""
     return {name.replace("blocks.", "stack."): tensor for name, tensor in reference("timm_vit").weights.items()}
+
+
+def test_comparing_with_every_layout_does_not_import_the_compiler_of_torch() -> None:
+    code = (
+        "import sys\n"
+        "from vitral.weights.formats.registry import FORMATS\n"
+        "from vitral.weights.formats.unknown import layout_patterns\n"
+        "print(len(list(map(layout_patterns, FORMATS))), *{'torch._dynamo', 'sympy'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(len(FORMATS))]
 
 
 def test_the_nearest_layout_and_the_tensors_that_differ_are_named(tmp_path: Path) -> None:

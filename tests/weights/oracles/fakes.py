@@ -5,6 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run_forked
+from vitral.weights.oracles import oracle
+
+# What `python -m vitral.weights.oracles.timm FOLDER` does, with the same import path.
+ORACLE = """
+import os, runpy, sys
+module, folder = sys.argv[1:]
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+sys.argv = [module, folder]
+runpy.run_module(f"vitral.weights.oracles.{module}", run_name="__main__")
+"""
+
 TIMM = '''
 import json
 import os
@@ -125,3 +137,14 @@ def install_timm(home: Path, monkeypatch: pytest.MonkeyPatch, code: str = TIMM) 
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: timm\nVersion: 9.9\n")
     (home / "timm.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH", "")])))
+
+
+def run_forked_oracle(module: str, folder: Path) -> tuple[int, bytes]:
+    """As `run_process` of the oracles, in a process of its own that need not import torch."""
+    done = run_forked(module, str(folder), code=ORACLE, env=oracle.environment())
+    return done.returncode, done.stderr.encode()
+
+
+def fork_oracles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer requests to oracles by `run_forked_oracle`."""
+    monkeypatch.setattr(oracle, "run_process", run_forked_oracle)

@@ -6,33 +6,20 @@ second is no help. A test compares them.
 
 import os
 from collections.abc import Callable, Sequence
-from glob import escape, glob
 
 Completion = Callable[[str], list[str]]
 
 DATASETS = ("sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits")
 RECIPES = (
-    "sample",
-    "fashion_mnist",
-    "fashion_masked",
-    "fashion_finetune",
-    "fashion_tenth",
-    "cifar10",
-    "small_hundreds",
-    "small_thousands",
-    "paper_imagenet",
-    "paper_imagenet21k",
-    "paper_jft",
-    "paper_masked",
-    "finetune_imagenet",
-    "finetune_cifar",
-    "finetune_flowers",
-    "finetune_vtab",
-    "photos",
-    "augreg_imagenet",
-    "augreg_imagenet21k",
-    "plain_imagenet",
-)
+    "sample", "fashion_mnist", "fashion_masked", "fashion_finetune", "fashion_tenth", "cifar10", "cifar100",
+    "small_hundreds", "small_thousands", "small_hundred_thousands", "fashion_mae", "fashion_dino", "fashion_ibot",
+    "fashion_moco_v3", "fashion_ijepa", "fashion_lejepa", "cifar10_masked_patches", "cifar10_mae", "cifar10_dino",
+    "cifar10_ibot", "cifar10_moco_v3", "cifar10_ijepa", "cifar10_lejepa", "cifar10_simmim", "cifar10_beit",
+    "photos_masked_patches",
+    "photos_mae", "photos_dino", "photos_ibot", "photos_moco_v3", "photos_ijepa", "photos_lejepa", "paper_imagenet",
+    "paper_imagenet21k", "paper_jft", "paper_masked", "finetune_imagenet", "finetune_cifar", "finetune_flowers",
+    "finetune_vtab", "photos", "augreg_imagenet", "augreg_imagenet21k", "plain_imagenet",
+)  # fmt: skip
 MODELS = (
     *(f"{size}/{patch}" for size in ("Ti", "S", "B", "L", "H", "g", "G") for patch in (14, 16, 32)),
     *("R50+B/16", "R50+L/32", "R50x1", "R101x1", "R152x2"),
@@ -43,9 +30,10 @@ BENCH_ENGINES = (*ENGINES, "onnxruntime int8", "openvino int8")
 EVALUATORS = ("accuracy", "knn", "fewshot", "linear", "resolution", "tokens")
 SPLITS = ("test", "val")
 PREDICTION_FORMATS = ("table", "json", "jsonl", "csv")
+TABLE_FORMATS = ("table", "json", "csv")
 EXPORT_FORMATS = ("onnx", "openvino", "torch")
 LIBRARIES = ("vitral", "timm", "google", "huggingface", "torchvision", "vit-pytorch", "labml")
-TASKS = ("classify", "masked_patches")
+TASKS = ("classify", "masked_patches", "mae", "simmim", "beit", "dino", "ibot", "moco_v3", "ijepa", "lejepa")
 
 
 def complete_from(choices: Sequence[str]) -> Completion:
@@ -72,6 +60,8 @@ def complete_name_or_path(names: Sequence[str]) -> Completion:
     """Completes a name or a path. Where no name fits, the shell completes paths itself."""
 
     def complete(incomplete: str) -> list[str]:
+        from glob import escape, glob  # not for --help
+
         found = [name for name in names if name.startswith(incomplete)]
         paths = sorted(glob(f"{escape(incomplete)}*")) if found else []
         return [*found, *(f"{path}/" if os.path.isdir(path) else path for path in paths)]

@@ -15,9 +15,10 @@ from vitral.core.errors import ConfigError, suggest_choice
 
 VERB_GROUPS = {  # in the order of use
     "Prepare data": ("check", "pack"),
-    "Train": ("train", "sweep", "demo"),
+    "Train": ("train", "sweep", "selftrain", "demo"),
     "Look at a model": ("evaluate", "explain", "describe", "models"),
-    "Use a model": ("predict", "export", "convert", "merge", "sign", "bench"),
+    "Explore images": ("search", "cluster", "curate"),
+    "Use a model": ("predict", "serve", "export", "convert", "merge", "sign", "bench"),
 }
 REST = "More"  # verbs of no group
 WIDEST = 100  # columns of the help on a wide terminal
@@ -65,6 +66,16 @@ class Program(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = VERBS  # type: ignore[assignment]  # typer only reads it
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the global options; but print the help of a verb first, which needs none of them.
+
+        Typer imports pydantic to check their values, and that takes as long as the rest of the help.
+        """
+        if args[1:2] and args[0] in self.commands and args[1] in ctx.help_option_names:
+            self.commands[args[0]].make_context(args[0], args[1:], parent=ctx)  # prints, and exits as after --version
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The verbs in the order of the help."""

@@ -47,7 +47,7 @@ ROOT_HELP = "Folder with the files of a named dataset, such as ~/datasets."
 Root = Annotated[str, option("FOLDER", ROOT_HELP, "/usr/share/datasets, ./data or .")]
 PER_CORE: dict[str, Any] = {"default": "one per core", "default_factory": cpu_count}  # of an option
 
-LENIENT_HELP = "Use what decodes of damaged images, and name each of them. Without it they are errors."
+LENIENT_HELP = "Use the readable part of damaged images, and list those images. Without it they are errors."
 Lenient = Annotated[bool, typer.Option("--lenient", help=LENIENT_HELP)]
 PIXELS_HELP = "The most pixels of an image, such as 108000000. Larger images are refused before they are decoded."
 MaxPixels = Annotated[int | None, option("N", PIXELS_HELP, "that of the model, usually 50 million", min=1)]
@@ -57,6 +57,10 @@ ISOLATE_HELP = (
     "the others are read."
 )
 Isolate = Annotated[bool, typer.Option("--isolate", help=ISOLATE_HELP)]
+
+SKIP_HELP = "Skip images that cannot be read, and name them. Without it they are named, and the command fails."
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help=SKIP_HELP)]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features on disk.")]
 
 # What a run is asked for, by `train` and by `check`, which says what `train` would do.
 OF_RECIPE = "that of the recipe"
@@ -77,6 +81,7 @@ KEY_HELP = "The set of weights to read, in a file with several, such as state_di
 WeightsKey = Annotated[str, option("KEY", KEY_HELP, "the only one")]
 SIZE_HELP = "Image size in pixels: 64, or 224x320 (height x width)."
 ImageSize = Annotated[str, option("SIZE", SIZE_HELP, "that of the recipe or the weights")]
-TASK_HELP = "What to train for: classify, or masked_patches, which needs no labels."
+UNLABELED_TASKS = ", ".join(TASKS[1:])
+TASK_HELP = f"What to train for: {TASKS[0]}; or without labels {UNLABELED_TASKS}."
 Task = Annotated[str, option("KIND", TASK_HELP, OF_RECIPE, complete_from(TASKS))]
 Settings = Annotated[list[str], settings_option("Set any setting by its path, such as optimizer.lr=1e-3; repeatable.")]

@@ -1,14 +1,15 @@
 """A manifest: a CSV, TSV or JSON Lines file with a path, a label and an optional split for each image.
 
 Paths are relative to the manifest and may point outside its folder (`../raw/1.jpg`, `/photos/1.jpg`). Labels are class
-names: 7 is the class "7". Other columns are ignored. Errors name the file and the line.
+names: 7 is the class "7". Other columns are ignored. Errors name the file and the line. For a task without labels, a
+manifest may leave the column of labels out.
 """
 
 import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from vitral.data.samples import (
     Samples,
     StratifiedSplit,
     build_samples,
+    build_unlabeled,
     format_names,
     refuse,
 )
@@ -84,34 +86,58 @@ class Record(NamedTuple):
 
 def open_manifest(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
     """The images that a manifest lists. If it has no splits, some images of each class are kept for validation."""
-    lines = read_lines(path)
-    delimiter = DELIMITERS.get(suffix(path.name))
-    listed = _from_table(path, lines, delimiter, on_fault) if delimiter else _from_json(path, lines, on_fault)
-    records = list(listed)
-    if not records:
-        hint = "write a line with a path and a label for each image"
-        on_fault(DataError("lists no images", code="data.empty", where=path, hint=hint))
-    records = _existing(path, records, on_fault)
-    rows = list(_rows(path, records, on_fault))
+    rows = list(_rows(path, _read_records(path, REQUIRED, on_fault), on_fault))
     return build_samples(str(path), rows, FileStore(str(path.parent)), val_split, on_fault=on_fault)
 
 
-def _from_table(path: Path, lines: Iterable[str], delimiter: str, on_fault: OnFault) -> Iterator[Record]:
+def open_unlabeled_manifest(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
+    """The same of a manifest without labels, as one class without a name."""
+    rows = list(_rows(path, _read_records(path, REQUIRED[:1], on_fault), on_fault))
+    return build_unlabeled(str(path), rows, FileStore(str(path.parent)), val_split)
+
+
+def has_labels(path: Path) -> bool:
+    """Whether the first line of a manifest has a label, or names a column of them."""
+    delimiter, lines = DELIMITERS.get(suffix(path.name)), read_lines(path)
+    if delimiter:
+        header = next(csv.reader(lines, delimiter=delimiter), [])
+        return "label" in {name.strip().lower() for name in header}
+    fields = next((fields for _, fields in read_json_lines(path, lines)), None)
+    return not isinstance(fields, dict) or "label" in fields
+
+
+def _read_records(path: Path, required: Sequence[str], on_fault: OnFault) -> list[Record]:
+    """The lines of a manifest whose files exist."""
+    lines = read_lines(path)
+    delimiter = DELIMITERS.get(suffix(path.name))
+    if delimiter:
+        records = list(_from_table(path, lines, delimiter, required, on_fault))
+    else:
+        records = list(_from_json(path, lines, required, on_fault))
+    if not records:
+        hint = f"write a line with a {' and a '.join(required)} for each image"
+        on_fault(DataError("lists no images", code="data.empty", where=path, hint=hint))
+    return _existing(path, records, on_fault)
+
+
+def _from_table(
+    path: Path, lines: Iterable[str], delimiter: str, required: Sequence[str], on_fault: OnFault
+) -> Iterator[Record]:
     def check(header: list[str]) -> None:
-        _check_header(path, header, delimiter)
+        _check_header(path, header, delimiter, required)
 
     for number, fields in read_table(path, lines, delimiter, check, on_fault):
-        yield from _record(path, number, fields, on_fault)
+        yield from _record(path, number, fields, required, on_fault)
 
 
-def _check_header(path: Path, header: list[str], delimiter: str) -> None:
-    missing = [name for name in REQUIRED if name not in header]
+def _check_header(path: Path, header: list[str], delimiter: str, required: Sequence[str]) -> None:
+    missing = [name for name in required if name not in header]
     if missing:
         raise DataError(
             f"no column {format_choices(missing)} in the header {delimiter.join(header)!r}",
             code="data.bad_manifest",
             where=path,
-            hint=f"name the columns in the first line: {delimiter.join(REQUIRED)}, and optionally split",
+            hint=f"name the columns in the first line: {delimiter.join(required)}, and optionally split",
         )
     repeated = [name for name, times in Counter(header).items() if name in COLUMNS and times > 1]
     if repeated:
@@ -135,20 +161,22 @@ def _unknown_column(where: str, name: str, hint: str) -> DataError:
     return DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, hint=hint)
 
 
-def _from_json(path: Path, lines: Iterable[str], on_fault: OnFault) -> Iterator[Record]:
+def _from_json(path: Path, lines: Iterable[str], required: Sequence[str], on_fault: OnFault) -> Iterator[Record]:
     for number, fields in read_json_lines(path, lines, on_fault):
-        fault = _json_fault(f"{path}:{number}", fields)
+        fault = _json_fault(f"{path}:{number}", fields, required)
         if fault:
             on_fault(fault)
             continue
         assert isinstance(fields, dict)
-        yield from _record(path, number, {name: str(fields[name]) for name in COLUMNS if name in fields}, on_fault)
+        yield from _record(
+            path, number, {name: str(fields[name]) for name in COLUMNS if name in fields}, required, on_fault
+        )
 
 
-def _json_fault(where: str, fields: object) -> DataError | None:
+def _json_fault(where: str, fields: object, required: Sequence[str]) -> DataError | None:
     """What is wrong with the value of a line, if anything."""
-    if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
-        message, hint = f"has no {format_choices(REQUIRED)}", 'write {"path": "cat/1.jpg", "label": "cat"}'
+    if not isinstance(fields, dict) or any(name not in fields for name in required):
+        message, hint = f"has no {format_choices(required)}", 'write {"path": "cat/1.jpg", "label": "cat"}'
         return DataError(message, code="data.bad_manifest", where=where, hint=hint)
     if meant := _misspelled(fields):
         return _unknown_column(where, *meant)
@@ -161,10 +189,13 @@ def _json_fault(where: str, fields: object) -> DataError | None:
     return None
 
 
-def _record(path: Path, line: int, fields: dict[str, str], on_fault: OnFault) -> Iterator[Record]:
+def _record(
+    path: Path, line: int, fields: dict[str, str], required: Sequence[str], on_fault: OnFault
+) -> Iterator[Record]:
     """The record of a line, if it is complete. The path is kept as it is; label and split are stripped of spaces."""
-    record = Record(line, fields["path"], fields["label"].strip(), fields.get("split", "").strip())
-    empty = [name for name in REQUIRED if not getattr(record, name)]
+    label = fields["label"].strip() if "label" in required else ""
+    record = Record(line, fields["path"], label, fields.get("split", "").strip())
+    empty = [name for name in required if not getattr(record, name)]
     for name in empty:
         message, hint = f"the {name} is empty", "fill it in, or remove the line"
         on_fault(DataError(message, code="data.bad_manifest", where=f"{path}:{line}", hint=hint))

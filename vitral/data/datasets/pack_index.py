@@ -69,6 +69,10 @@ class Index(NamedTuple):
     shards: tuple[Shard, ...]
     format: int = FORMAT
 
+    def __repr__(self) -> str:
+        images, size = sum(len(shard.names) for shard in self.shards), sum(shard.bytes for shard in self.shards)
+        return f"Index({images:,} images of {len(self.classes)} classes, {len(self.shards):,} shards, {size:,} bytes)"
+
     def to_json(self) -> str:
         """JSON with a line for each shard. Names that are not Unicode are kept too."""
         head = {"format": self.format, "classes": self.classes, "notes": self.notes, "fingerprint": self.fingerprint}
@@ -174,6 +178,39 @@ def read_pack(folder: str) -> PackContents:
     if len(hashes) != images * DIGEST_BYTES:
         raise DataError(f"not {images:,} hashes", code="data.bad_index", where=urls.join(folder, HASHES), hint=AGAIN)
     return PackContents(index, np.frombuffer(hashes, dtype=np.uint8).reshape(images, DIGEST_BYTES))
+
+
+class PackedImage(NamedTuple):
+    """What the index of a pack says about an image in one of its shards."""
+
+    length: int
+    label: int
+    digest: bytes
+
+
+def shard_images(path: str, packs: dict[str, PackContents | None]) -> dict[int, PackedImage]:
+    """The images of a tar that is a shard of a verified pack, by where they start; none for any other tar.
+
+    `packs` keeps the packs that were read, by their folder, for the tars that follow.
+    """
+    folder, _, name = path.rpartition("/")
+    folder = folder or ("/" if path.startswith("/") else ".")
+    if folder not in packs:
+        verified = current_policy().verify and urls.exists(urls.join(folder, INDEX))
+        packs[folder] = read_pack(folder) if verified else None
+    pack = packs[folder]
+    shard = next((each for each in pack.index.shards if each.file == name), None) if pack else None
+    if pack is None or shard is None or not len(pack.digests):
+        return {}
+    digests = pack.shard_digests()[name]
+    known = zip(shard.lengths, shard.labels, map(bytes, digests), strict=True)
+    return {start: PackedImage(*image) for start, image in zip(shard.starts, known, strict=True)}
+
+
+def not_packed(where: str) -> DataError:
+    """The error for an image in a shard of a pack that its index does not list so."""
+    hint = f"copy the shard again, or {AGAIN}; --no-verify reads it as it is"
+    return DataError(f"not the image that {INDEX} lists", code="data.bad_archive", where=where, hint=hint)
 
 
 def read_entries(folder: str) -> dict[str, FileEntry]:

@@ -13,7 +13,7 @@ import os
 import re
 import tarfile
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,15 +30,20 @@ from vitral.data.datasets.files import is_image, is_litter, parse_json, suffix
 from vitral.data.datasets.pack_index import (
     AGAIN,
     CLASSES,
+    DIGEST_BYTES,
     DRAFT,
     HASHES,
     INDEX,
     UNKNOWN,
     Digests,
+    PackContents,
+    PackedImage,
     Shard,
     check_image,
+    not_packed,
     read_entries,
     read_pack,
+    shard_images,
 )
 from vitral.data.samples import (
     SPLIT_ALIASES,
@@ -62,6 +67,7 @@ Integers = NDArray[np.int64]
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 MAX_LABEL_BYTES = 1 << 20  # of a file with a label
 DOWNLOAD = "remove it or download it again"
+NO_DIGEST = bytes(DIGEST_BYTES)
 
 
 class TarSample(NamedTuple):
@@ -223,8 +229,8 @@ class ShardStore:
     def read(self, name: str) -> bytes:
         at = self._find(name)
         image = urls.read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
-        if len(self.digests):
-            check_image(image, self.digests[at].tobytes(), lambda: self.address(name))
+        if len(self.digests) and (digest := self.digests[at].tobytes()) != NO_DIGEST:
+            check_image(image, digest, lambda: self.address(name))
         return image
 
     def address(self, name: str) -> str:
@@ -336,23 +342,47 @@ def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit, on_
     log.info("reading the headers of %s tars; vitral pack makes an index that avoids this", f"{len(paths):,}")
     classes = _listed_classes(f"{parent}{CLASSES}", on_fault)
     found: list[tuple[int, TarSample, str]] = []  # the index of the path, the sample, its class
+    digests: list[bytes] = []
+    packs: dict[str, PackContents | None] = {}
     with ThreadPoolExecutor(THREADS) as pool:
         for number, (samples, faults) in enumerate(pool.map(_scan, paths)):
             for fault in faults:  # in the order of the paths, whichever thread found them
                 on_fault(fault)
+            packed = shard_images(paths[number], packs)
+            if lost := len(packed) - sum(sample.start in packed for sample in samples):
+                message, hint = f"lacks {lost} images that {INDEX} lists", f"copy it again, or {AGAIN}"
+                on_fault(DataError(message, code="data.bad_archive", where=paths[number], hint=hint))
             for sample in samples:
-                label = _class_name(sample, classes, paths[number], on_fault)
-                found += [(number, sample, label)] if label else []
+                if packed and not _is_packed(sample, packed):
+                    on_fault(not_packed(f"{paths[number]}/{sample.member}"))
+                elif label := _class_name(sample, classes, paths[number], on_fault):
+                    found.append((number, sample, label))
+                    digests.append(packed[sample.start].digest if packed else b"")
     names = [f"{paths[number].removeprefix(parent)}/{sample.member}" for number, sample, _ in found]
     known = [sample.split or _split_of(paths[number].removeprefix(parent)) for number, sample, _ in found]
     splits = _splits(where, names, known, on_fault)
     starts, lengths = [sample.start for _, sample, _ in found], [sample.length for _, sample, _ in found]
-    store = build_store(paths, names, [number for number, _, _ in found], starts, lengths)
+    numbers = [number for number, _, _ in found]
+    store = build_store(paths, names, numbers, starts, lengths, digests=_digest_rows(digests))
     rows = map(Row, names, [label for _, _, label in found], splits)
     built = build_samples(where, rows, store, val_split, on_fault=on_fault)
     if not classes and all(isinstance(sample.label, int) for _, sample, _ in found):
         classes = tuple(sorted(built.classes, key=int))
     return reorder_classes(built, classes, keep_empty=True)
+
+
+def _is_packed(sample: TarSample, packed: Mapping[int, PackedImage]) -> bool:
+    """Whether a sample of a shard has the place and the label that the index of its pack gives."""
+    known = packed.get(sample.start)
+    return known is not None and (known.length, known.label) == (sample.length, sample.label)
+
+
+def _digest_rows(digests: Sequence[bytes]) -> Digests:
+    """The hashes of images, (N, 16). Zeros stand for images of tars that belong to no pack."""
+    if not any(digests):
+        return UNKNOWN
+    joined = b"".join(digest or NO_DIGEST for digest in digests)
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _scan(path: str) -> TarScan:

@@ -7,7 +7,7 @@ from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import suffix, unreadable
 from vitral.data.datasets.folder import open_folder, open_unlabeled
 from vitral.data.datasets.huggingface import holds_tables, open_tables
-from vitral.data.datasets.manifest import MANIFEST_SUFFIXES, open_manifest
+from vitral.data.datasets.manifest import MANIFEST_SUFFIXES, has_labels, open_manifest, open_unlabeled_manifest
 from vitral.data.datasets.named import NAMED_DATASETS, open_named, open_sample
 from vitral.data.datasets.pack_index import is_pack, verify_pack
 from vitral.data.datasets.shards import names_shards, open_shards
@@ -74,8 +74,13 @@ def open_images(
     root: str = "",
     on_fault: OnFault = refuse,
 ) -> Samples:
-    """The same for tasks without labels: of a folder, all images in it and in the folders below it."""
+    """The same for tasks without labels: of a folder, all images in it and in the folders below it.
+
+    A manifest needs no labels; where it has some, it is opened with them.
+    """
     path = Path(where).expanduser()
+    if where not in (SAMPLE, *NAMED_DATASETS) and suffix(path.name) in MANIFEST_SUFFIXES and path.is_file():
+        return (open_manifest if has_labels(path) else open_unlabeled_manifest)(path, val_split, on_fault)
     plain = (
         where not in (SAMPLE, *NAMED_DATASETS)
         and path.is_dir()

@@ -58,6 +58,12 @@ def _read_sizes(data: bytes) -> AvifSizes:
     return AvifSizes(declared, coded)
 
 
+def is_deep(data: bytes) -> bool:
+    """Whether an image in a file has more than 8 bits a sample, by the configuration (`av1C`) of its stream."""
+    place = data.find(b"av1C")
+    return place >= 0 and bool(data[place + 6 : place + 7] and data[place + 6] & 0x40)
+
+
 def _boxes(data: bytes, place: int, end: int) -> Iterator[Box]:
     for _ in range(MAX_BOXES):
         if place + 8 > end:

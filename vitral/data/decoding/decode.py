@@ -17,8 +17,10 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.AvifImagePlugin import AvifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
@@ -171,6 +173,7 @@ class EncodedImage:
             self._report(damage)
             if quick is not None and self.header.mode != "CMYK":  # Pillow knows which of these are inverted
                 return quick
+            del quick  # of a large image, before the next copy
         if scale > 1:
             image.draft("", (image.width // scale, image.height // scale))
         if self.header.format == "PNG":
@@ -266,11 +269,15 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
 
 def composite_alpha(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
     """Gray or color with straight alpha, (H, W, 2 or 4), on a background: c a + b (1 - a), to the nearest level."""
-    ground = np.array(background, dtype=np.uint16)
     composed = np.empty((*pixels.shape[:2], 3), dtype=np.uint8)
     for rows in bands(*pixels.shape[:2]):
-        alpha = pixels[rows, :, -1:].astype(np.uint16)
-        composed[rows] = (pixels[rows, :, :-1] * alpha + ground * (255 - alpha) + 127) // 255
+        alpha = pixels[rows, :, -1].astype(np.uint16)
+        for channel, ground in enumerate(background):
+            values = pixels[rows, :, min(channel, pixels.shape[2] - 2)] * alpha
+            values += (255 - alpha) * np.uint16(ground) + np.uint16(128)
+            composed[rows, :, channel] = (
+                values + (values >> 8) >> 8
+            )  # v / 255 to the nearest, much faster than dividing
     return composed
 
 
@@ -288,6 +295,8 @@ def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pi
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it interleaved")
     if is_16bit_color(image):
         return _wide_color(image, header, data, name)
+    if isinstance(image, WebPImageFile | AvifImageFile):
+        return _whole_frame(image, header, data, name)
     covered = image.tile[0].extents if header.format == "GIF" else None
     if header.mode == "F" and image.tile[0].codec_name == "libtiff":
         set_raw_mode(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
@@ -337,15 +346,34 @@ def _load(image: ImageFile, header: Header, data: bytes, name: str) -> None:
         raise decode_error(data, name, header.format, error) from error
 
 
+def _whole_frame(image: WebPImageFile | AvifImageFile, header: Header, data: bytes, name: str) -> Pixels:
+    """The first frame of a WebP or AVIF, (H, W, 3 or 4), straight from its decoder.
+
+    `load` would hold two more copies of it, and all that the decoder holds.
+    """
+    try:
+        if isinstance(image, WebPImageFile):
+            frame, channels = image._get_next()[0], 4
+        else:
+            frame, channels = image._decoder.get_frame(0)[0], len(image.getbands())
+    except Exception as error:  # Pillow raises almost any exception for damaged bytes
+        raise decode_error(data, name, header.format, error) from error
+    image._decoder = None  # with the planes and canvases that it holds
+    samples = np.frombuffer(frame, dtype=np.uint8).reshape(image.height, image.width, channels)
+    return samples[..., : len(image.getbands())].copy()
+
+
 def _deep_gray(image: ImageFile, name: str) -> Pixels:
     """Gray of 12 or 16 bits or floats, (H, W)."""
-    values = np.array(image)
+    values = np.asarray(image)
     dark_is_high = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == 0  # Pillow ignores it
     if image.mode == "F":
         levels = floats_to_8bit(values, name)
     elif image.mode in {"I;16", "I;16B"}:
         bits = image.tag_v2[BITS][0] if isinstance(image, TiffImageFile) else 16
-        levels = to_8bit(values, 2**bits - 1)
+        levels = np.empty(values.shape, dtype=np.uint8)
+        for rows in bands(*values.shape):
+            levels[rows] = to_8bit(values[rows], 2**bits - 1)
     else:
         message = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, are ambiguous as an image"
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it with 8 or 16 bits a sample")

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import DataError, format_choices
-from vitral.data.decoding.budget import check_structure, decode_memory, memory_limit
+from vitral.data.decoding.budget import Cost, check_structure, cost_limit, decode_cost
 from vitral.data.decoding.pixels import is_16bit_color, read_array_header
 
 ImageFormat = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # all that are read
@@ -167,7 +167,7 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
         array = read_array_header(data, name)
         channels, orientation, mode = array.channels, 1, f"{array.dtype} x {array.channels}"
         size = Size(*array.shape[:2])
-        memory = size.height * size.width * (array.channels + decoding.channels)
+        cost = Cost(size.height * size.width * (array.channels + decoding.channels), 0.0)  # it has its own bytes
     else:
         channels, orientation, mode = 3, _orientation(image, data), image.mode + ";16" * is_16bit_color(image)
         sideways = orientation >= 5 and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
@@ -175,9 +175,9 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
     _check(size, channels, name, decoding)
     if image is not None:
         with _budget(name):
-            memory = decode_memory(image, data, mode, decoding.pixel_limit / MAX_PIXELS)
-        _check_memory(memory, data, name, decoding)
-    return Header(kind, size, mode, orientation), image, memory
+            cost = decode_cost(image, data, mode, orientation != 1)
+        _check_cost(cost, data, name, decoding)
+    return Header(kind, size, mode, orientation), image, cost.memory
 
 
 @contextmanager
@@ -191,12 +191,15 @@ def _budget(name: str) -> Iterator[None]:
         raise DataError(str(error), code="data.too_complex", where=name, hint=hint) from None
 
 
-def _check_memory(needed: int, data: bytes, name: str, decoding: Decoding) -> None:
-    limit = memory_limit(data, decoding.pixel_limit / MAX_PIXELS)
-    if needed > limit:
-        message = f"takes {needed // 10**6:,} MB to decode, the limit for a file of {len(data):,} bytes is "
-        message += f"{limit // 10**6:,} MB"
-        enough = math.ceil(MAX_PIXELS * needed / limit * max(decoding.pixel_limit / MAX_PIXELS, 1))
+def _check_cost(needed: Cost, data: bytes, name: str, decoding: Decoding) -> None:
+    limit = cost_limit(data, decoding.pixel_limit / MAX_PIXELS)
+    share = max(needed.memory / limit.memory, needed.seconds / limit.seconds)
+    if share > 1:
+        message = (
+            f"takes about {needed.memory // 10**6:,} MB and {needed.seconds:.1f} s to decode, the limit for a file "
+        )
+        message += f"of {len(data):,} bytes is {limit.memory // 10**6:,} MB and {limit.seconds:.1f} s"
+        enough = math.ceil(MAX_PIXELS * share * max(decoding.pixel_limit / MAX_PIXELS, 1))
         hint = f"make it smaller, or raise the limit: --max-pixels {enough}"
         raise DataError(message, code="data.image_too_large", where=name, hint=hint)
 

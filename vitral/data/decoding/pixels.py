@@ -40,7 +40,7 @@ def floats_to_8bit(values: NDArray[np.floating], name: str) -> Pixels:
     return levels
 
 
-BAND_PIXELS = 2_000_000  # that are converted at a time, so that no second copy of a large image is made
+BAND_PIXELS = 65_536  # that are converted at a time, in a cache: no second copy of a large image is made
 
 
 def bands(height: int, width: int) -> Iterator[slice]:

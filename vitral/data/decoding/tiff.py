@@ -17,9 +17,9 @@ from pathlib import Path
 import PIL
 from PIL.TiffImagePlugin import TiffImageFile
 
+from vitral.data.decoding.budget import COMPRESSION, STRIP_BYTES, STRIPS, TILE_BYTES, TILES
 from vitral.data.decoding.damage import EXTRANEOUS, FEW_BYTES, LOST_PIXELS
 
-COMPRESSION, STRIPS, STRIP_BYTES, TILES, TILE_BYTES = 259, 273, 279, 324, 325  # tags
 FAX, JPEG, DEFLATE = {2, 3, 4}, {7}, {8, 32_946}
 MAX_MESSAGES = 10
 TEXT_BYTES = 512

@@ -77,7 +77,30 @@ class Balanced(Config):
         return images // batch_size
 
 
-Order = Annotated[Sequential | Shuffled | Balanced, OpenUnion()]
+class Repeated(Config):
+    """Each image several times in a row with different augmentations (arXiv 1901.09335), in a new order every epoch.
+
+    An epoch has as many images as the dataset, repetitions included, so each image is part of one epoch in `repeats`;
+    an incomplete last batch is dropped.
+    """
+
+    kind: Literal["repeated"] = "repeated"
+    repeats: int = Field(default=3, ge=1)  # DeiT's
+
+    def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
+        """The indices of the images of an epoch, in order."""
+        distinct = -(-len(labels) // self.repeats)
+        order = rng_for(seed, Purpose.ORDER, epoch // self.repeats).permutation(len(labels))
+        chosen = np.arange(distinct) + epoch % self.repeats * distinct
+        return order.take(chosen, mode="wrap").repeat(self.repeats)[: len(labels)]
+
+    def num_batches(self, images: int, batch_size: int) -> int:
+        """The number of batches of an epoch."""
+        return images // batch_size
+
+
+Order = Annotated[Sequential | Shuffled | Balanced | Repeated, OpenUnion()]
+REPETITION = 2**32  # more than there are epochs
 
 
 class World(Config):
@@ -142,6 +165,19 @@ class SamplingPlan:
     def indices(self, step: int) -> Indices:
         """The indices of the images of this process at a step: every n-th of the batch with n processes."""
         return self._global_indices(step)[self.world.rank :: self.world.size]
+
+    def views(self, step: int) -> Indices:
+        """What the random views of the images of this process are drawn by, beside seed and index.
+
+        It is the epoch, and another number for each repetition of an image in a row.
+        """
+        start = step % self.steps_per_epoch * self.batch_size
+        places = np.arange(start, start + self.num_images(step))[self.world.rank :: self.world.size]
+        return self.epoch(step) + places % getattr(self.order, "repeats", 1) * REPETITION
+
+    def places(self, step: int) -> Indices:
+        """The places of the images of this process in the batch of all processes."""
+        return np.arange(self.num_images(step))[self.world.rank :: self.world.size]
 
     def num_images(self, step: int) -> int:
         """The number of images of the batch of all processes at a step."""

@@ -8,9 +8,10 @@ so that small images are not moved out of view.
 
 from collections.abc import Callable
 from math import exp, log, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from vitral.core.config import Config, OpenUnion
@@ -214,4 +215,103 @@ def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Box:
     return Box(0, 0, 0, 0)
 
 
-Augment = Annotated[RandAugment | ThreeAugment | ColorJitter | RandomErasing, OpenUnion()]
+Uniforms = NDArray[np.float64]
+
+
+class DrawnAugment(Config):
+    """An augmentation that takes a fixed number of uniform numbers from the generator, and applies with a probability.
+
+    The first number decides whether it applies. A batch of images in memory gets the numbers of all images at once.
+    """
+
+    draws: ClassVar[int] = 1
+    probability: float = Field(default=0.5, ge=0, le=1)
+
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+        """The image, augmented or not."""
+        check_channels(pixels)
+        numbers = rng.random(self.draws)
+        return self.change(pixels, numbers[1:]) if numbers[0] < self.probability else pixels
+
+    def change(self, pixels: Pixels, numbers: Uniforms) -> Pixels:
+        """The image, augmented by these uniform numbers (draws - 1,)."""
+        raise NotImplementedError
+
+    def apply_batch(self, images: Pixels, numbers: Uniforms) -> None:
+        """Augment images (B, H, W, C) in place by uniform numbers (B, draws), to the bits of `apply`."""
+        check_channels(images)
+        for row in (numbers[:, 0] < self.probability).nonzero()[0].tolist():
+            images[row] = self.change(images[row], numbers[row, 1:])
+
+
+class RandomColorJitter(DrawnAugment):
+    """ColorJitter with a probability, by default as in BYOL, DINO and MoCo v3 (arXiv 2006.07733)."""
+
+    kind: Literal["random_color_jitter"] = "random_color_jitter"
+    draws: ClassVar[int] = 9  # whether, four for the order, four for the strengths
+    probability: float = Field(default=0.8, ge=0, le=1)
+    brightness: float = Field(default=0.4, ge=0)
+    contrast: float = Field(default=0.4, ge=0)
+    saturation: float = Field(default=0.2, ge=0)
+    hue: float = Field(default=0.1, ge=0, le=0.5)
+
+    def ranges(self) -> list[tuple[float, float]]:
+        """The smallest and largest brightness, contrast, saturation and shift of hue."""
+        factors = [(max(1 - each, 0.0), 1 + each) for each in (self.brightness, self.contrast, self.saturation)]
+        return [*factors, (-self.hue, self.hue)]
+
+    def change(self, pixels: Pixels, numbers: Uniforms) -> Pixels:
+        operations = (image_ops.brightness, image_ops.contrast, image_ops.saturation, image_ops.hue)
+        strengths = (self.brightness, self.contrast, self.saturation, self.hue)
+        ranges = self.ranges()
+        for index in np.argsort(numbers[:4], kind="stable").tolist():
+            low, high = ranges[index]
+            if strengths[index]:
+                pixels = operations[index](pixels, low + (high - low) * float(numbers[4 + index]))
+        return pixels
+
+
+class RandomGrayscale(DrawnAugment):
+    """Remove the colors of some images."""
+
+    kind: Literal["random_grayscale"] = "random_grayscale"
+    probability: float = Field(default=0.2, ge=0, le=1)
+
+    def change(self, pixels: Pixels, numbers: Uniforms) -> Pixels:
+        return image_ops.grayscale(pixels)
+
+
+class RandomSolarize(DrawnAugment):
+    """Invert the bright levels of some images."""
+
+    kind: Literal["random_solarize"] = "random_solarize"
+    probability: float = Field(default=0.2, ge=0, le=1)
+    threshold: int = Field(default=128, ge=0, le=256)
+
+    def change(self, pixels: Pixels, numbers: Uniforms) -> Pixels:
+        return image_ops.solarize(pixels, self.threshold)
+
+
+class RandomBlur(DrawnAugment):
+    """Blur some images by a Gaussian, whose standard deviation is drawn from a range, in pixels."""
+
+    kind: Literal["random_blur"] = "random_blur"
+    draws: ClassVar[int] = 2
+    radius: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] = (0.1, 2.0)
+
+    def change(self, pixels: Pixels, numbers: Uniforms) -> Pixels:
+        low, high = self.radius
+        return image_ops.blur(pixels, low + (high - low) * float(numbers[0]))
+
+
+Augment = Annotated[
+    RandAugment
+    | ThreeAugment
+    | ColorJitter
+    | RandomErasing
+    | RandomColorJitter
+    | RandomGrayscale
+    | RandomSolarize
+    | RandomBlur,
+    OpenUnion(),
+]

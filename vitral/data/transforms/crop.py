@@ -15,6 +15,7 @@ from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 
 Filter = Literal["bilinear", "bicubic"]
+PaddingMode = Literal["constant", "reflect"]  # of pixels outside of an image: black, or mirrored at the edge
 Rounding = Literal["even", "down"]  # of half an odd margin: as torchvision and timm, or as Hugging Face's processors
 Fraction = Annotated[float, Field(gt=0, le=1)]
 ATTEMPTS = 10  # at drawing a crop that fits, before the largest center crop is taken
@@ -56,6 +57,7 @@ class CropPlan(NamedTuple):
     window: Box  # of the resized box
     flip: bool
     filter: Filter
+    padding_mode: PaddingMode = "constant"  # of a window that reaches out of the resized box
 
     def min_size(self, size: Size) -> Size:
         """The smallest decoded size of the whole image from which the box need not be enlarged."""
@@ -69,6 +71,22 @@ class CropBatch(NamedTuple):
 
     boxes: NDArray[np.int64]  # (N, 4), each a Box
     flips: NDArray[np.bool_]  # (N,)
+
+    def part(self, start: int, stop: int) -> "CropBatch":
+        """The crops of some of the images."""
+        return CropBatch(self.boxes[start:stop], self.flips[start:stop])
+
+
+class ShiftBatch(NamedTuple):
+    """Shifts of many images of the model's input size."""
+
+    corners: NDArray[np.int64]  # (N, 2): the pixel that becomes the first one, which may lie outside of the image
+    flips: NDArray[np.bool_]  # (N,)
+    padding_mode: PaddingMode
+
+    def part(self, start: int, stop: int) -> "ShiftBatch":
+        """The shifts of some of the images."""
+        return ShiftBatch(self.corners[start:stop], self.flips[start:stop], self.padding_mode)
 
 
 class Resize(Config):
@@ -144,7 +162,40 @@ class RandomResizedCrop(Config):
         return CropBatch(boxes, (uniforms[:, 0] < 0.5) & self.flip)
 
 
-CropConfig = Annotated[Resize | CenterCrop | RandomResizedCrop, OpenUnion()]
+class RandomCrop(Config):
+    """Resize the whole image to the input size, pad it, crop the input size anywhere, and flip half of the images.
+
+    The usual augmentation of images of 32x32 pixels. The padding is in pixels of the input size.
+    """
+
+    draws: ClassVar[int] = 3  # uniform numbers for each image
+
+    kind: Literal["random_crop"] = "random_crop"
+    padding: int = Field(default=4, ge=0)  # on each side; less than a side
+    padding_mode: PaddingMode = "constant"
+    flip: bool = True
+    filter: Filter = "bilinear"
+
+    def plan(self, size: Size, image_size: Size, rng: np.random.Generator) -> CropPlan:
+        """A random crop of an image of this size."""
+        self.check(image_size)
+        corners, flips, mode = self.plan_batch(size, rng.random((1, self.draws)))
+        top, left = corners[0].tolist()
+        return CropPlan(Box(0, 0, *size), image_size, Box(top, left, *image_size), bool(flips[0]), self.filter, mode)
+
+    def plan_batch(self, size: Size, uniforms: NDArray[np.float64]) -> ShiftBatch:
+        """The shifts of N images, by uniform numbers (N, draws)."""
+        corners = np.floor(uniforms[:, 1:] * (2 * self.padding + 1)).astype(np.int64) - self.padding  # (N, 2)
+        return ShiftBatch(corners, (uniforms[:, 0] < 0.5) & self.flip, self.padding_mode)
+
+    def check(self, image_size: Size) -> None:
+        """Raise ConfigError if a crop could lie outside of the image."""
+        if self.padding >= min(image_size):
+            message = f"a padding of {self.padding} pixels is not less than the side of {image_size} images"
+            raise ConfigError(message, code="config.out_of_range", where="padding", hint="use an eighth of the side")
+
+
+CropConfig = Annotated[Resize | CenterCrop | RandomResizedCrop | RandomCrop, OpenUnion()]
 EvalCropConfig = Annotated[Resize | CenterCrop, OpenUnion()]  # deterministic
 
 

@@ -101,12 +101,16 @@ class Preprocessing(Config):
 
     def pixels(self, data: bytes, name: str, decode: ImageDecoder = decode_image) -> Pixels:
         """The image in the bytes of a file at the model's input size, (H, W, C)."""
+        self.check_readable(name)
+        decoded = decode(data, name, self.decoding, lambda size: self._plan(size).min_size(size))
+        return crop_and_resize(decoded.pixels, decoded.header.size, self._plan(decoded.header.size))
+
+    def check_readable(self, name: str) -> None:
+        """Raise ConfigError if files cannot be read as the model's input."""
         if self.external:
             message = "the model was trained on tensors of your own transform, so it cannot read image files"
             hint = "pass tensors, or save it with a transform: vitral.save(model, OUT, classes=..., transform=...)"
             raise ConfigError(message, code="config.external_transform", where=name, hint=hint)
-        decoded = decode(data, name, self.decoding, lambda size: self._plan(size).min_size(size))
-        return crop_and_resize(decoded.pixels, decoded.header.size, self._plan(decoded.header.size))
 
     def _plan(self, size: Size) -> CropPlan:
         return self.crop.plan(size, self.image_size)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitral.core.config import Size
 from vitral.core.imports import is_imported
 from vitral.data.decoding.pixels import Pixels, bands
-from vitral.data.transforms.crop import CropBatch, CropPlan, Filter
+from vitral.data.transforms.crop import Box, CropBatch, CropPlan, Filter, PaddingMode, ShiftBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,9 +105,36 @@ def _resize_lines(lines: Pixels, taps: Taps) -> Pixels:
 def crop_and_resize(pixels: Pixels, size: Size, plan: CropPlan) -> Pixels:
     """The planned crop of an image that has this size at full scale and may have been decoded at a smaller one."""
     box = plan.box.scaled(size, Size(*pixels.shape[:2]))
-    window = resize(pixels[box.slices], plan.resize_to, plan.filter)[plan.window.slices]
+    window = cut_window(resize(pixels[box.slices], plan.resize_to, plan.filter), plan.window, plan.padding_mode)
     # NumPy's reversed view is slow to copy, pixel by pixel.
     return _to_pixels(_to_tensor(window).flip(-1)) if plan.flip else window
+
+
+def cut_window(pixels: Pixels, window: Box, mode: PaddingMode) -> Pixels:
+    """The part of an image in a window, which may reach out of it."""
+    if window == window.clip(*pixels.shape[:2]):
+        return pixels[window.slices]
+    assert Size(*pixels.shape[:2]) == window[2:]
+    shift = ShiftBatch(np.array([window[:2]]), np.zeros(1, dtype=np.bool_), mode)
+    return shift_batch(pixels[None], np.zeros(1, dtype=np.int64), shift)[0]
+
+
+def shift_batch(images: Pixels, rows: NDArray[np.int64], shifts: ShiftBatch) -> Pixels:
+    """The images (images, H, W, C) that the rows name, each shifted and flipped: (B, H, W, C)."""
+    height, width, channels = images.shape[1:]
+    lines = shifts.corners[:, :1] + np.arange(height)  # (B, H)
+    columns = shifts.corners[:, 1:] + np.arange(width)  # (B, W)
+    columns[shifts.flips] = columns[shifts.flips, ::-1]
+    if shifts.padding_mode == "reflect":
+        lines, columns = (last - abs(last - abs(each)) for each, last in ((lines, height - 1), (columns, width - 1)))
+    inside = [(each >= 0) & (each < side) for each, side in ((lines, height), (columns, width))]
+    lines, columns = lines.clip(0, height - 1) + rows[:, None] * height, columns.clip(0, width - 1)
+    indices = lines[:, :, None] * width + columns[:, None, :]  # (B, H, W)
+    flat = images.reshape(-1) if channels == 1 else images.reshape(-1, channels)  # NumPy is slow with sides of 1
+    cut = flat.take(indices, axis=0).reshape(-1, height, width, channels)
+    if shifts.padding_mode == "constant":
+        cut *= (inside[0][:, :, None] & inside[1][:, None, :])[..., None]
+    return cut
 
 
 def _to_tensor(pixels: Pixels) -> "Tensor":
@@ -143,12 +170,18 @@ def resize_matrices(longest: int, new: int, filter: Filter) -> ResizeMatrices:
 
 
 def crop_and_resize_batch(
-    images: Pixels, rows: NDArray[np.int64], crops: CropBatch, image_size: Size, filter: Filter
+    images: Pixels, rows: NDArray[np.int64], crops: CropBatch | ShiftBatch, image_size: Size, filter: Filter
 ) -> "Tensor":
     """The crops, one of each image (images, H, W, C) that the rows name, resized: (B, C, *image_size), uint8."""
     import torch
 
     height, width, channels = images.shape[1:]
+    if isinstance(crops, ShiftBatch):
+        if (height, width) != image_size:
+            whole = CropBatch(np.tile(np.array((0, 0, height, width)), (len(rows), 1)), np.zeros(len(rows), np.bool_))
+            resized = crop_and_resize_batch(images, rows, whole, image_size, filter)
+            images, rows = resized.permute(0, 2, 3, 1).contiguous().numpy(), np.arange(len(rows))
+        return torch.from_numpy(shift_batch(images, rows, crops)).permute(0, 3, 1, 2)
     tops, lefts, heights, widths = crops.boxes.T[:, :, None]  # each (B, 1)
     lines = np.minimum(tops + np.arange(height), height - 1) + rows[:, None] * height  # (B, H), of all images
     columns = np.minimum(lefts + np.arange(width), width - 1)  # (B, W); past the end of a crop the weights are zero

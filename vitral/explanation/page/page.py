@@ -3,7 +3,6 @@
 R x S patches, K classes, P points of a curve, L layers, H heads.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from html import escape
@@ -29,7 +28,8 @@ from vitral.explanation.explanation import (
 )
 from vitral.explanation.page import pictures, text
 from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, LegendEntry, Line, Tick, linear_axis, svg_path
-from vitral.html.page import printable, render
+from vitral.html.heatmap import color_stops
+from vitral.html.page import printable, render, script_json
 from vitral.html.text import percent
 from vitral.models.base import Grid
 
@@ -111,7 +111,7 @@ def page(explanations: Sequence[Explanation]) -> str:
         MAP_TITLES=MAP_TITLES,
         MIN_EFFECT=MIN_EFFECT,
         icon=pictures.page_icon(explanations[0].photo.image),
-        colors=script_json({"positive": pictures.POSITIVE_COLORS, "negative": pictures.NEGATIVE_COLORS}),
+        colors=color_stops(),
         version=__version__,
         TOP=TOP,
         MAX_PNG_SIDE=pictures.MAX_PNG_SIDE,
@@ -183,12 +183,6 @@ def _script_data(explanation: Explanation, packed: pictures.PackedAttention) -> 
     }
 
 
-def script_json(value: object) -> Markup:
-    """JSON that is safe inside a script element: nothing in it can end the script."""
-    script = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return Markup(script.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
-
-
 def model_section(model: ModelView) -> ModelSection:
     """The model itself, as the pages of explanations and runs show it."""
     tiles = pictures.filter_pictures(model.filters)
@@ -196,7 +190,7 @@ def model_section(model: ModelView) -> ModelSection:
     positions = pictures.position_mosaic(model.positions) if model.positions.size else None
     return ModelSection(
         filters=tuple(zip(map(pictures.encode_png, tiles), ratios, strict=True)),
-        filters_text=text.describe_filters(model.explained_variance) if tiles else "",
+        filters_text=text.describe_filters(model.filters, model.explained_variance) if tiles else "",
         positions=pictures.encode_png(positions.picture) if positions else "",
         positions_text=text.describe_positions(model.positions, positions.tiles, positions.cells) if positions else "",
         distances=distance_chart(model.distances, model.images),

@@ -16,7 +16,8 @@ from PIL import Image
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.thumbnails import encode_picture, to_rgb_image
 from vitral.explanation.attention_distance import pool_attention, sum_cells
-from vitral.explanation.explanation import Array, Explanation
+from vitral.explanation.explanation import Array, Explanation, Photo
+from vitral.html.heatmap import NEGATIVE_COLORS, POSITIVE_COLORS
 from vitral.models.base import Grid, Layout
 
 STEPS = (255, 191, 127, 95, 63, 47, 31, 23, 15)  # between 0 and the maximum of a row; the finest that fits is taken
@@ -90,10 +91,6 @@ def coarsen_similarity(similarity: Array, grid: Grid, fewer: Grid) -> Array:
     return (pool_attention(torch.from_numpy(similarity), layout, fewer) / sizes).numpy()  # (N, N)
 
 
-# Color scales from 0 to 1 and from 0 to -1; both start dark.
-POSITIVE_COLORS = ((0, 0, 4), (33, 12, 74), (86, 16, 110), (136, 34, 106), (187, 55, 84), (228, 90, 49), (249, 142, 8),
-        (250, 193, 39), (252, 255, 164))  # fmt: skip
-NEGATIVE_COLORS = ((0, 0, 4), (10, 36, 78), (20, 84, 140), (70, 160, 214), (214, 243, 255))
 MAX_PNG_SIDE = 160  # pixels: smaller images are stored exactly, and shown with square pixels
 MOST_TILES = 14  # rows and columns of positions that are drawn, evenly spaced
 MOST_CELLS = 28  # rows and columns inside one of them
@@ -147,6 +144,23 @@ def heat_colors(values: Array) -> Pixels:
     clipped = np.clip(np.nan_to_num(values), -1, 1)  # (...)
     cold, warm = _interpolate(NEGATIVE_COLORS, -clipped), _interpolate(POSITIVE_COLORS, clipped)  # each (..., 3)
     return np.where(clipped[..., None] < 0, cold, warm).round().astype(np.uint8)
+
+
+def overlay_map(photo: Photo, values: Array) -> Pixels:
+    """The image in gray with a map (R, S) of -1 to 1 over the crop; the rest is pale."""
+    height, width = photo.image.shape[:2]
+    times = max(1, round(640 / max(height, width)))
+    height, width = height * times, width * times
+    gray = np.asarray(Image.fromarray(photo.image).convert("L").resize((width, height)))
+    base = np.repeat(gray[..., None], 3, axis=2).astype(np.float32)  # (h, w, 3)
+    top, left = round(photo.top * height), round(photo.left * width)
+    bottom, right = round((photo.top + photo.height) * height), round((photo.left + photo.width) * width)
+    shown = 255 - (255 - base) * 0.45  # outside the crop
+    size = (right - left, bottom - top)
+    smooth = np.asarray(Image.fromarray(values.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
+    share = (0.25 + 0.65 * np.abs(smooth.clip(-1, 1)) ** 0.8)[..., None]
+    shown[top:bottom, left:right] = base[top:bottom, left:right] * 0.8 * (1 - share) + heat_colors(smooth) * share
+    return shown.round().astype(np.uint8)
 
 
 def _interpolate(stops: Sequence[tuple[int, int, int]], values: Array) -> Array:

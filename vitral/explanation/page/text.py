@@ -25,6 +25,7 @@ from vitral.models.base import Grid, Layout
 from vitral.models.resnet import Resnet
 
 NEAR = 0.1  # colors that differ by less look the same
+STRIPES = 7  # pixels of a filter that has room for them
 
 
 def cell_name(cell: int, grid: Grid) -> str:
@@ -141,10 +142,13 @@ def describe_positions(positions: Array, tiles: Grid, cells: Grid) -> str:
     return text
 
 
-def describe_filters(explained_variance: Array) -> str:
-    """How much of the variance of the patch embedding the components explain."""
+def describe_filters(filters: Array, explained_variance: Array) -> str:
+    """How much of the variance of the filters (m, h, w, C) the components explain, and how to read large ones."""
     first, total = percent(float(explained_variance[0])), percent(float(explained_variance.sum()))
-    return f"{len(explained_variance)} principal components explain {total} of the variance, the first {first}."
+    text = f"{len(explained_variance)} principal components explain {total} of the variance, the first {first}."
+    if min(filters.shape[1:3]) < STRIPES:
+        return text
+    return f"{text} A trained model has smooth colors and stripes, as in a Fourier basis; an untrained one has noise."
 
 
 def describe_precision(explanation: Explanation, grid: Grid, steps: int) -> str:

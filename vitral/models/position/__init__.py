@@ -39,6 +39,7 @@ from vitral.models.position.resample import Resampling, interpolate, resample_ax
 from vitral.models.position.rotary import (
     Rope2d,
     RopeAxial,
+    RopeCls,
     RopeMixed,
     RotaryPosition,
     RotaryPosition2d,
@@ -81,6 +82,7 @@ PositionConfig = Annotated[
     | RelativeMlp
     | Rope2d
     | RopeAxial
+    | RopeCls
     | RopeMixed
     | Combined,
     OpenUnion(),
@@ -124,6 +126,7 @@ __all__ = [
     "Resampling",
     "Rope2d",
     "RopeAxial",
+    "RopeCls",
     "RopeMixed",
     "RotaryPosition",
     "RotaryPosition2d",

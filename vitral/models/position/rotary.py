@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Size
+from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.init import BaseInit
 from vitral.models.position.base import AppliesTo, AttentionPosition, BasePosition, check_divisible
@@ -111,16 +112,64 @@ class AxialRotary(RotaryPosition):
         self.config = config
 
     def angles(self, grid: Grid, head_width: int, like: Tensor) -> Tensor:
-        config, quarter = self.config, head_width // 4
-        bands = 1.0 / config.base ** (torch.arange(quarter, device=like.device) / quarter)  # (d/4)
-        axes = [torch.arange(side, device=like.device).float() + config.offset for side in grid]  # (R), (S)
-        if config.reference != "none":
-            sides = zip(axes, grid, config.reference, strict=True)
-            axes = [axis / side * reference for axis, side, reference in sides]
-        rows = (axes[0][:, None] * bands)[:, None].expand(-1, grid.columns, -1)  # (R, S, d/4)
-        columns = (axes[1][:, None] * bands).expand(grid.rows, -1, -1)  # (R, S, d/4)
-        halves = [rows, columns] if config.order == "rows_first" else [columns, rows]
-        return torch.cat(halves, dim=-1).flatten(0, 1)  # (N, d/2)
+        return axial_angles(self.config, grid, head_width, like)
+
+
+def axial_angles(config: RopeAxial, grid: Grid, head_width: int, like: Tensor) -> Tensor:
+    """The rotation angle of every patch in every plane: its row or column index by the plane's frequency."""
+    quarter = head_width // 4
+    bands = 1.0 / config.base ** (torch.arange(quarter, device=like.device) / quarter)  # (d/4)
+    axes = [torch.arange(side, device=like.device).float() + config.offset for side in grid]  # (R), (S)
+    if config.reference != "none":
+        sides = zip(axes, grid, config.reference, strict=True)
+        axes = [axis / side * reference for axis, side, reference in sides]
+    rows = (axes[0][:, None] * bands)[:, None].expand(-1, grid.columns, -1)  # (R, S, d/4)
+    columns = (axes[1][:, None] * bands).expand(grid.rows, -1, -1)  # (R, S, d/4)
+    halves = [rows, columns] if config.order == "rows_first" else [columns, rows]
+    return torch.cat(halves, dim=-1).flatten(0, 1)  # (N, d/2)
+
+
+class RopeCls(BasePosition):
+    """Rotary embedding by row and column index, with learned angles of the class token (MLCD, arXiv 2407.17331).
+
+    the planes k and d/4 + k of a patch in row i and column j turn by i / base^(4k/d) and j / base^(4k/d);
+    those of the class token turn by angles that all heads and layers share
+    """
+
+    kind: Literal["rope_cls"] = "rope_cls"
+    base: float = Field(default=10_000.0, gt=0)
+    applies_to: ClassVar[AppliesTo] = "attention"
+
+    def shares_layers(self) -> bool:
+        return True
+
+    def check(self, width: int, head_width: int) -> None:
+        check_divisible("mixer.head_width", head_width, 4, "rope_cls turns pairs on two axes")
+
+    def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
+        if not context.layout.cls:
+            message, hint = "rope_cls turns the class token, and there is none", "use rope_axial, or tokens.cls=true"
+            raise ConfigError(message, code="config.conflict", where="position", hint=hint)
+        return ClassRotary(self, head_width)
+
+
+class ClassRotary(RotaryPosition):
+    pairs = "half"
+
+    def __init__(self, config: RopeCls, head_width: int) -> None:
+        super().__init__()
+        self.axial = RopeAxial(base=config.base)
+        self.cls_angles = nn.Parameter(torch.empty(head_width // 2))
+
+    def initialize(self, init: BaseInit) -> None:
+        nn.init.normal_(self.cls_angles, std=len(self.cls_angles) ** -0.5)  # as in transformers
+
+    def angles(self, grid: Grid, head_width: int, like: Tensor) -> Tensor:
+        return axial_angles(self.axial, grid, head_width, like)
+
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        cls = rotate(x[..., :1, :], self.cls_angles.float(), self.pairs)  # (B, H, 1, d)
+        return torch.cat([cls, super().rotate(x, layout)[..., 1:, :]], dim=-2)  # (B, H, tokens, d)
 
 
 class RopeMixed(BasePosition):

@@ -18,13 +18,15 @@ from vitral.training.metrics import read_metrics
 MetricLine = Mapping[str, Any]
 
 NOT_METRICS = ("step", "epoch", "split")
-ORDER = {"loss": 0, "accuracy": 1, "rate": 3}  # of the charts; 2 for other metrics
+ORDER = {"loss": 0, "accuracy": 1, "knn_accuracy": 1, "rate": 3}  # of the charts; 2 for other metrics
 SMOOTHED = 50  # training steps, below which a curve is not smoothed
 MAX_POINTS = 300  # of a line: more could not be distinguished
 MAX_BANDS = 60  # with a tooltip each
 MAX_DOTS = 80
 LOG_RATIO = 8  # of the highest loss to the median, from which the axis is logarithmic: a spike would flatten the rest
-BEST = {"loss": (min, "Lowest"), "accuracy": (max, "Highest")}
+SHARES = ("accuracy", "knn_accuracy")  # that are shown in percent
+TITLES = {"rate": "learning rate", "knn_accuracy": "k-NN accuracy"}
+BEST = {"loss": (min, "Lowest"), "accuracy": (max, "Highest"), "knn_accuracy": (max, "Highest")}
 
 Format = Callable[[float], str]
 
@@ -87,7 +89,7 @@ def _points(lines: Sequence[MetricLine], name: str) -> dict[str, list[MetricPoin
 def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
     train = found["train"]
     is_lr = name == "rate"  # it is set, not measured: nothing to smooth
-    text: Format = percent if name == "accuracy" else format_loss
+    text: Format = percent if name in SHARES else format_loss
     means = smooth([point.value for point in train])
     smoothed = [point._replace(value=mean) for point, mean in zip(train, means, strict=True)]
     shown = [*train, *found["val"], *found["test"]]
@@ -117,7 +119,7 @@ def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
         if points
     ]
     return Chart(
-        title="learning rate" if is_lr else name,
+        title=TITLES.get(name, name.replace("_", " ")),
         alt=f"{name} by epoch: {', '.join(ranges)}",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(_tick_format(name, is_log)),
@@ -132,7 +134,7 @@ def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
 
 
 def _tick_format(name: str, is_log: bool) -> Format:
-    if name == "accuracy":
+    if name in SHARES:
         return lambda value: f"{100 * value:g}%"
     return (lambda value: f"{10**value:.2g}") if is_log else "{:g}".format
 

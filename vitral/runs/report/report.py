@@ -25,6 +25,7 @@ from vitral.runs.report.charts import (
     metric_charts,
     most_confused,
 )
+from vitral.runs.report.features import FeatureSection
 from vitral.runs.report.pictures import PictureGrid
 from vitral.weights.card import format_duration
 
@@ -90,6 +91,9 @@ class Report(NamedTuple):
     augmented: PictureGrid | None = None  # training images, as training draws them
     masked: PictureGrid | None = None  # masked images and their reconstruction
     mixing: str = "none"  # of the images of a batch
+    task: str = "classify"  # its kind
+    features: FeatureSection | None = None  # of a task without labels
+    heads: PictureGrid | None = None  # what the heads of the last layer attend to, of a task without labels
 
 
 OVERFIT_RATIO = 1.05  # of the last held-out loss to the lowest
@@ -117,6 +121,9 @@ def headline(report: Report) -> Headline:
         return Headline(MISSING, "nothing measured yet", "")
     line = held_out[-1] if held_out else report.metrics[-1]
     when = f"epoch {line['epoch']:g}, step {line['step']:,} of {report.steps:,}"
+    if held_out and "knn_accuracy" in line:
+        meaning = f"of the {line['split']} images have the class of most of their nearest neighbors (k-NN accuracy)"
+        return Headline(percent(line["knn_accuracy"]), meaning, f"{when}; training did not use the labels")
     if "accuracy" not in line:
         return Headline(format_loss(line["loss"]), f"{line['split']} loss", when)
     which = line["split"] if held_out else "latest training"
@@ -208,6 +215,10 @@ CONTENTS = {
     "mistakes": "Worst mistakes",
     "relevance": "Relevance maps",
     "model": "The model itself",
+    "map": "Map of the images",
+    "neighbors": "Nearest neighbors",
+    "clusters": "Clusters",
+    "heads": "Attention of the heads",
     "masked": "Masked images",
     "augmented": "Augmented training images",
     "classes": "Classes, worst first",
@@ -238,6 +249,10 @@ def page(report: Report) -> str:
         "mistakes": bool(mistakes),
         "relevance": bool(report.attention and (report.attention.right or report.attention.wrong)),
         "model": bool(inner and (inner.filters or inner.positions or inner.distances)),
+        "map": bool(report.features),
+        "neighbors": bool(report.features and report.features.neighbors),
+        "clusters": bool(report.features),
+        "heads": bool(report.heads),
         "masked": bool(report.masked),
         "augmented": bool(report.augmented),
         "classes": bool(rows),
@@ -297,5 +312,5 @@ def _data(samples: Samples) -> list[Fact]:
     if len(samples.classes) > 1:
         few, many = min(samples.counts("train")), max(samples.counts("train"))
         each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-        facts += [("classes", f"{len(samples.classes):,}"), ("training images each", each)]
+        facts += [("classes", f"{len(samples.classes):,}"), ("training images per class", each)]
     return facts

@@ -1,5 +1,7 @@
 """The folder of a sweep: its plan, and its trials, each a run folder with its recipe and its log beside it."""
 
+import logging
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +10,17 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, JsonValue
 
 from vitral.core.config import Config
-from vitral.core.errors import ConfigError
+from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.files import read_file
-from vitral.core.storage import new_folder, write_file_atomically
+from vitral.core.manifest import MANIFEST, Manifest, file_entries, read_manifest, verify_entries, write_manifest
+from vitral.core.storage import file_digest, new_folder, write_file_atomically
 from vitral.recipes.recipe import Recipe
 from vitral.runs.folder import RunFolder
 from vitral.runs.sweeps.search import shorten_recipe
 
+log = logging.getLogger("vitral")
 SWEEPS = Path("sweeps")
+HAS_MANIFEST = 2  # the format of sweep.json since which a sweep has a manifest
 LONGEST_NAME = 100  # letters of the folder of a trial
 
 
@@ -34,7 +39,7 @@ class Candidate(Config):
 class SweepPlan(Config):
     """The contents of sweep.json: all that is needed to go on after a stop."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2  # since 2, the sweep has a manifest
     candidates: tuple[Candidate, ...] = Field(min_length=1)
     seeds: int = Field(default=1, ge=1)  # trials of each candidate, whose seeds count up from that of the recipe
     halving: int = Field(default=0, ge=0)  # one in so many candidates is kept and trained longer; 0 trains all fully
@@ -76,11 +81,31 @@ class SweepFolder:
         self.report = path / "report.html"
 
     def read_plan(self) -> SweepPlan:
-        """The plan; ConfigError if this is no sweep."""
+        """The plan; an error if this is no sweep, or if the plan was changed."""
         if not self.plan.is_file():
             message, hint = "not a sweep: it has no sweep.json", "give the folder that `vitral sweep` printed"
             raise ConfigError(message, code="config.not_found", where=self.path, hint=hint)
-        return SweepPlan.from_json(read_file(self.plan))
+        plan = SweepPlan.from_json(read_file(self.plan))
+        self._check_plan(plan)
+        return plan
+
+    def _check_plan(self, plan: SweepPlan) -> None:
+        hint = "restore it, or start a new sweep"
+        if not os.path.lexists(self.path / MANIFEST):
+            if plan.format < HAS_MANIFEST:
+                log.info(f"unverified: {self.path} is of an earlier format without a hash of its plan")
+                return
+            raise VitralError("is missing", code="run.record_changed", where=self.path / MANIFEST, hint=hint)
+        try:
+            manifest = read_manifest(self.path)
+            if manifest.kind != "sweep" or manifest.names != [self.plan.name]:
+                raise WeightsError(
+                    f"does not list {self.plan.name}", code="weights.corrupt", where=self.path / MANIFEST
+                )
+            verify_entries(self.path, manifest.files, hint)
+        except WeightsError as error:
+            message = f"was changed after the sweep started ({error.message})"
+            raise VitralError(message, code="run.record_changed", where=error.where, hint=hint) from None
 
     def trials(self, plan: SweepPlan, candidates: Sequence[Candidate], rung: int, share: float) -> list[Trial]:
         """The trials of a rung: all candidates with the first seed, then with the next."""
@@ -99,7 +124,9 @@ def create_sweep(out: Path, plan: SweepPlan) -> SweepFolder:
         hint = f"choose another folder, or go on with the sweep in it: vitral sweep --resume {out}"
         raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=out, hint=hint)
     with new_folder(out) as draft:
-        write_file_atomically(SweepFolder(draft).plan, plan.to_json() + "\n")
+        path, text = SweepFolder(draft).plan, plan.to_json() + "\n"
+        write_file_atomically(path, text)
+        write_manifest(draft, Manifest(kind="sweep", files=file_entries({path.name: file_digest(text.encode())})))
     return SweepFolder(out)
 
 

@@ -11,7 +11,14 @@ from contextlib import ExitStack
 from vitral.core.custom import is_trusted
 from vitral.core.errors import ConfigError
 from vitral.core.files import outside_is_allowed
-from vitral.core.storage import Lock, make_folders, write_file_atomically
+from vitral.core.storage import (
+    Lock,
+    make_folders,
+    open_no_follow,
+    refuse_link,
+    wrap_write_errors,
+    write_file_atomically,
+)
 from vitral.runs.folder import is_run
 from vitral.runs.sweeps.folder import Trial
 from vitral.training.callbacks import SignalHandler
@@ -64,13 +71,18 @@ def run_trials(
 
 def _start(trial: Trial) -> "subprocess.Popen[bytes]":
     """The process of a trial; it has its own process group, so that Ctrl-C reaches it once, through the sweep."""
+    refuse_link(trial.folder.path.parent)
     make_folders(trial.folder.path.parent)
     write_file_atomically(trial.recipe_file, trial.recipe.to_json() + "\n")
     command = [sys.executable, "-m", "vitral", "train", "--recipe", str(trial.recipe_file)]
     command += ["--out", str(trial.folder.path), "--auto-resume"]
     command += [*(["--trust"] if is_trusted() else []), *(["--allow-outside"] if outside_is_allowed() else [])]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
-    with trial.log_file.open("wb") as log:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with (
+        wrap_write_errors(trial.log_file, "resume the sweep"),
+        open(open_no_follow(trial.log_file, flags), "wb") as log,
+    ):
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )

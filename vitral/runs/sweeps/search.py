@@ -76,7 +76,7 @@ class GridSearch(BaseSearch):
         lists = []
         for path, values in over.items():
             if isinstance(values, Range):
-                message = "a range has no end of values, a grid needs a list of them"
+                message = "a grid needs a list of values, not a range"
                 hint = f"give values, such as {path}={values.low:g},{values.high:g}, or draw some: --random 20"
                 raise ConfigError(message, code="config.conflict", where=path, hint=hint)
             lists.append(values.values)

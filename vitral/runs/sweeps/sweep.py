@@ -123,6 +123,9 @@ def plan_sweep(
     request: RunRequest, over: Mapping[str, Choices | Range], search: GridSearch | RandomSearch, jobs: int = 0
 ) -> SweepPlan:
     """The complete recipe of every combination; what does not fit is found here, before any training."""
+    if not isinstance(search, GridSearch | RandomSearch):
+        message, hint = f"expected a GridSearch or RandomSearch, got {search!r}", "use vitral.GridSearch(seeds=3)"
+        raise ConfigError(message, code="config.wrong_type", where="search", hint=hint)
     if not over:
         hint = "name a setting and its values: --over lr=1e-3,3e-3"
         raise ConfigError("no setting to search over", code="config.missing_value", where="over", hint=hint)

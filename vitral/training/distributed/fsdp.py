@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import JsonValue
 from torch import Tensor, nn
@@ -129,6 +129,8 @@ class FsdpStrategy(Strategy):
 
     The root is resharded too: averaged weights that are swapped in for evaluation must not stay for training.
     """
+
+    sharded: ClassVar[bool] = True
 
     def __init__(self, task: Task, group: ProcessGroup) -> None:
         super().__init__(task, group)

@@ -32,7 +32,8 @@ from torch.distributed.rendezvous import rendezvous
 from vitral.core.errors import ConfigError, VitralError
 from vitral.data.loading.sampler import SINGLE_PROCESS, World
 from vitral.html.page import printable_text
-from vitral.tasks.task import Outcome
+from vitral.tasks.task import Collective, Outcome
+from vitral.training.distributed.collective import DistributedCollective
 
 INTERVAL = 0.5  # seconds between two beats
 TIMEOUT = 15.0  # seconds without a beat after which a process counts as lost
@@ -144,6 +145,10 @@ class ProcessGroup:
         """The sum of a tensor over all processes, on its own device. A collective."""
         return values
 
+    def collective(self) -> Collective | None:
+        """What tasks use to share a batch; None for a single process. A collective when it is first called."""
+        return None
+
     def broadcast(self, value: JsonValue) -> JsonValue:
         """The value of the main process. A collective."""
         return value
@@ -205,9 +210,15 @@ class DistributedGroup(ProcessGroup):
         self.world = world
         self.checkpoint_group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)  # to save while training
         self._heartbeat = heartbeat
+        self._collective: Collective | None = None
 
     def set_resume_hint(self, hint: str) -> None:
         self._heartbeat.hint = hint
+
+    def collective(self) -> Collective:
+        if self._collective is None:  # a group of its own, since gradients are summed at the same time
+            self._collective = DistributedCollective(self.world, new_task_group())
+        return self._collective
 
     def gather(self, rows: Tensor) -> Tensor:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world.size)]
@@ -289,6 +300,13 @@ def open_distributed_group(world: World, device: torch.device) -> Iterator[Distr
             dist.destroy_process_group()  # not after an error: a device may wait for a lost process
     finally:
         _on_terminate(previous)
+
+
+def new_task_group() -> "dist.ProcessGroup":
+    """A process group for the sums that tasks compute in a step. A collective."""
+    group = dist.new_group(timeout=COLLECTIVE_TIMEOUT)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,10 +28,13 @@ class Strategy(Communicator):
     """
 
     module: nn.Module
+    sharded: ClassVar[bool] = False  # whether a process has only a part of each weight
 
     def __init__(self, task: Task, group: ProcessGroup) -> None:
         self.module = self.task = task
         self.group = group
+        if (collective := group.collective()) is not None:
+            task.use_collective(collective)
 
     def sum(self, values: Tensor) -> Tensor:
         return self.group.sum(values)
@@ -72,7 +75,7 @@ class DdpStrategy(Strategy):
         """
         model = self.task.model
         assert isinstance(model, Model)
-        images = torch.zeros(0, model.config.channels, *model.config.image_size, device=self.group.device)
+        images = model.empty_batch().to(self.group.device)
         labels = torch.zeros(0, dtype=torch.int64, device=self.group.device)
         self.module.train()
         self.module(images, labels, np.random.default_rng(0)).loss.backward()

@@ -4,7 +4,16 @@ from typing import Annotated
 
 from vitral.core.config import OpenUnion
 from vitral.training.optimizers.adamw import AdamW
-from vitral.training.optimizers.base import BaseOptimizer, layer_lr_scales, param_groups, set_lr, supports_fused
+from vitral.training.optimizers.base import (
+    BaseOptimizer,
+    ConstantDecay,
+    CosineDecay,
+    layer_lr_scales,
+    param_groups,
+    set_lr,
+    set_weight_decay,
+    supports_fused,
+)
 from vitral.training.optimizers.muon import Muon
 from vitral.training.optimizers.schedule_free import ScheduleFreeAdamW, build_average
 from vitral.training.optimizers.sgd import Sgd
@@ -14,6 +23,8 @@ OptimizerConfig = Annotated[AdamW | Sgd | Muon | ScheduleFreeAdamW, OpenUnion()]
 __all__ = [
     "AdamW",
     "BaseOptimizer",
+    "ConstantDecay",
+    "CosineDecay",
     "Muon",
     "OptimizerConfig",
     "ScheduleFreeAdamW",
@@ -22,5 +33,6 @@ __all__ = [
     "layer_lr_scales",
     "param_groups",
     "set_lr",
+    "set_weight_decay",
     "supports_fused",
 ]

@@ -1,5 +1,6 @@
 """AdamW."""
 
+from inspect import unwrap
 from typing import Literal
 
 import torch
@@ -7,7 +8,20 @@ from pydantic import Field
 from torch import nn
 from torch.optim import Optimizer
 
-from vitral.training.optimizers.base import BaseOptimizer, Fraction, param_groups, set_lr, supports_fused
+from vitral.training.optimizers.base import (
+    BaseOptimizer,
+    EagerOptimizer,
+    Fraction,
+    param_groups,
+    set_lr,
+    supports_fused,
+)
+
+
+class EagerAdamW(EagerOptimizer, torch.optim.AdamW):
+    """Torch's AdamW; see `EagerOptimizer`."""
+
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
 
 class AdamW(BaseOptimizer):
@@ -24,7 +38,7 @@ class AdamW(BaseOptimizer):
     eps: float = Field(default=1e-8, gt=0)
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = param_groups(task, self.weight_decay, self.layer_decay)
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=supports_fused(task))
+        groups = param_groups(task, self.weight_decay, self.layer_decay, self.decayed)
+        optimizer = EagerAdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=supports_fused(task))
         set_lr(optimizer, self.lr)
         return optimizer

@@ -66,7 +66,7 @@ class Muon(BaseOptimizer):
         matrices = hidden_matrices(task)
         groups = [
             split
-            for group in param_groups(task, self.weight_decay, self.layer_decay)
+            for group in param_groups(task, self.weight_decay, self.layer_decay, self.decayed)
             for split in split_group(group, matrices, self.adamw_lr / self.lr)
         ]
         if not any(group["matrices"] for group in groups):

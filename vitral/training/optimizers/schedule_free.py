@@ -37,7 +37,7 @@ class ScheduleFreeAdamW(BaseOptimizer):
     average_power: float = Field(default=0.0, ge=0)  # more weight for later steps in x
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = param_groups(task, self.weight_decay, self.layer_decay)
+        groups = param_groups(task, self.weight_decay, self.layer_decay, self.decayed)
         options = self.model_dump(include={"lr", "betas", "eps", "average_power"})
         optimizer = ScheduleFree(groups, options)
         set_lr(optimizer, self.lr)

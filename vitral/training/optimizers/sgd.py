@@ -1,5 +1,6 @@
 """Stochastic gradient descent."""
 
+from inspect import unwrap
 from typing import Literal, Self
 
 import torch
@@ -8,7 +9,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vitral.core.errors import ConfigError
-from vitral.training.optimizers.base import BaseOptimizer, Fraction, param_groups, set_lr
+from vitral.training.optimizers.base import BaseOptimizer, EagerOptimizer, Fraction, param_groups, set_lr
+
+
+class EagerSgd(EagerOptimizer, torch.optim.SGD):
+    """Torch's SGD; see `EagerOptimizer`."""
+
+    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
 
 
 class Sgd(BaseOptimizer):
@@ -31,7 +38,7 @@ class Sgd(BaseOptimizer):
         return self
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = param_groups(task, self.weight_decay, self.layer_decay)
-        optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
+        groups = param_groups(task, self.weight_decay, self.layer_decay, self.decayed)
+        optimizer = EagerSgd(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
         set_lr(optimizer, self.lr)
         return optimizer

@@ -53,16 +53,8 @@ ARCHITECTURES = (
         "a vision tower that merges patches, as in Qwen-VL or MiniCPM-V",
         (r"(^|\.)(merger\.(norm|ln_q|mlp|fc1)|vit_merger\.self_attn)\b",),
     ),
-    Foreign("MLCD, whose class token has an angle of its own", (r"(^|\.)class_pos_emb$",)),
     Foreign("RADIO, which cuts its positions out of a square", (r"patch_generator\.|(^|\.)cls_register_token$",)),
-    Foreign(
-        "ViTPose, whose patches overlap the border of the image",
-        (
-            r"encoder\.layer\.\d+\.attention\.attention\.query\.",
-            r"encoder\.layer\.\d+\.layernorm_before\.",
-            r"encoder\.layer\.\d+\.mlp\.fc1\.",
-        ),
-    ),
+    Foreign("ViTPose with experts", (r"encoder\.layer\.\d+\.mlp\.experts\.",)),
     Foreign("EdgeNeXt", (r"\.conv_dw\.", r"\.xca\.")),
     Foreign("ConvNeXt", (r"stages\.\d+\.(blocks\.\d+\.conv_dw|layers\.\d+\.dwconv)\.|^downsample_layers\.\d",)),
     Foreign(

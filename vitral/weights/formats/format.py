@@ -43,6 +43,8 @@ NPZ = ".npz"
 HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of the published models, by their width
 WHOLE = Resize()
 ANY_NUMBER = range(1_001)  # of registers
+ANOTHER_MODEL = "if it is another model, choose its layout with --format, or convert it with --map"
+USE_ANOTHER = "use another checkpoint, or the library that wrote this one"  # for a part without counterpart
 # The values of a model's settings that a format can hold; settings that are not listed are free.
 PLAIN: dict[str, Sequence[Any]] = {
     "stem.kind": ("patches",),
@@ -100,8 +102,7 @@ class Checkpoint(NamedTuple):
     def shape(self, name: str, dims: int) -> tuple[int, ...]:
         """The shape of a tensor that must exist, with so many dimensions."""
         if name not in self.tensors:
-            hint = "this layout has it: give a file of this layout, or choose another with --format"
-            raise self.error(f"{name} is missing", "weights.missing_tensor", hint)
+            raise self.error(f"{name} is missing", "weights.missing_tensor", f"this layout has it; {ANOTHER_MODEL}")
         found = tuple(self.tensors[name].shape)
         if len(found) != dims or not all(found):
             raise self.error(f"{name} has shape {found}, expected {dims} dimensions", "weights.shape_mismatch")
@@ -199,6 +200,10 @@ class Format:
     def detect(self, ckpt: Checkpoint) -> DetectedModel:
         """The model in the file; WeightsError where the file does not record a setting and none is given."""
         raise NotImplementedError
+
+    def stem_settings(self, patch: Sequence[int]) -> dict[str, Any]:
+        """The settings of a stem whose kernels in the file are so high and wide."""
+        return {"stem.patch": list(patch)}
 
     def tensor_names(self, model: Vit) -> Names:
         """The names of the tensors of such a model."""

@@ -9,11 +9,11 @@ from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.huggingface.aimv2 import HfAimv2
 from vitral.weights.formats.huggingface.beit import HfBeit, HfInternvl
-from vitral.weights.formats.huggingface.clip import HfBlip, HfClip, HfSiglip, HfSiglip2
+from vitral.weights.formats.huggingface.clip import HfBlip, HfClip, HfMlcd, HfSiglip, HfSiglip2
 from vitral.weights.formats.huggingface.dino import HfDinov2, HfDinov3, HfTipsv2
 from vitral.weights.formats.huggingface.family import Family
-from vitral.weights.formats.huggingface.towers import HfJanus, HfMgpstr, HfPixio, HfSapiens2
-from vitral.weights.formats.huggingface.vit import HfDeit, HfDpt, HfIjepa, HfMae, HfVit, HfYolos
+from vitral.weights.formats.huggingface.towers import HfJanus, HfMgpstr, HfPixio, HfSapiens2, HfVitpose
+from vitral.weights.formats.huggingface.vit import HfDeit, HfDpt, HfIjepa, HfMae, HfVit, HfVitMsn, HfYolos
 from vitral.weights.formats.labml import Labml
 from vitral.weights.formats.timm import Timm
 from vitral.weights.formats.torchvision import Torchvision
@@ -42,6 +42,9 @@ FAMILIES: tuple[Family, ...] = (
     HfMgpstr(),
     HfSapiens2(),
     HfPixio(),
+    HfVitMsn(),
+    HfMlcd(),
+    HfVitpose(),
 )
 FORMATS: tuple[Format, ...] = (
     Timm(),

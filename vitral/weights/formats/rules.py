@@ -60,7 +60,18 @@ def concatenated(ours: str, theirs: Sequence[str]) -> Rule:
 
 def split(ours: Sequence[str], theirs: str, sizes: Sequence[int]) -> Rule:
     """Tensors that are concatenated in theirs and separate in ours."""
-    return Rule(tuple(ours), (theirs,), lambda found: found[0].split(list(sizes)), lambda own: [torch.cat(list(own))])
+    return Rule(tuple(ours), (theirs,), lambda found: found[0].split(list(sizes)), lambda own: [concat(own)])
+
+
+def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """`torch.cat`, for what is written: for shapes alone, on the meta device, torch would import its compiler (2 s)."""
+    first = tensors[0]
+    if not first.is_meta:
+        return torch.cat(list(tensors), dim)
+    sizes = [
+        sum(each.shape[dim] for each in tensors) if place == dim else size for place, size in enumerate(first.shape)
+    ]
+    return first.new_empty(sizes)
 
 
 def patch_kernel(ours: str, theirs: str, patch: Size) -> Rule:
@@ -202,7 +213,7 @@ def position_rules(model: Vit, tokens: Sequence[str], table: str, register_rows:
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
         zeros = own[1].new_zeros(1, registers, own[1].shape[2])
-        rows = torch.cat([own[1][:, :cls], zeros, own[1][:, cls:]], dim=1)  # (1, cls + registers + N, D)
+        rows = concat([own[1][:, :cls], zeros, own[1][:, cls:]], dim=1)  # (1, cls + registers + N, D)
         return [*_divide_tokens(own[0], counts), rows]
 
     return [Rule((TOKENS, TABLE), (*names, table), read, write)]

@@ -19,7 +19,14 @@ LEAST = 0.15  # of a layout's names that a file must have to be called near to i
 FAULTS = ("missing_tensor", "unexpected_tensor", "shape_mismatch", "wrong_type", "missing_setting", "bad_setting",
           "bad_config", "ambiguous", "unsupported")  # fmt: skip
 OTHER_LAYOUT = "if it is a Vision Transformer with names of its own, write rules for them, see docs/weights.md"
-SMALL = {"image_size": 32, "stem.patch": 8, "width": 64, "depth": 1, "mixer.heads": 2, "head": "none"}
+SMALL: dict[str, Any] = {
+    "image_size": 32,
+    "stem.patch": [8, 8],
+    "width": 64,
+    "depth": 1,
+    "mixer.heads": 2,
+    "head": "none",
+}
 Shape = tuple[int, ...]
 
 
@@ -110,9 +117,10 @@ def example_layout(format: Format, sizes: Mapping[str, Any] = SMALL) -> dict[str
     model = override(Vit(), SMALL)
     for field, allowed in format.supported.items():
         if setting_value(model, field) not in (None, *allowed):
-            together = {"pool": "mean"} if field == "tokens.cls" else {}
+            together: dict[str, Any] = {"pool": "mean"} if field == "tokens.cls" else {}
+            together |= format.stem_settings(SMALL["stem.patch"]) if field == "stem.kind" else {}
             model = override(model, {field: allowed[0], **together})
-    model = override(model, sizes)
+    model = override(model, {**sizes, **format.stem_settings(sizes["stem.patch"])})
     own = model.build_empty().state_dict()
     found = dict[str, Shape]()
     for rule in format.rules(model, own):

@@ -59,23 +59,33 @@ def run_oracle(request: OracleRequest, images: Sequence[Tensor]) -> OracleAnswer
         folder = Path(home)
         (folder / REQUEST).write_text(json.dumps(request.arguments), encoding="utf-8")
         save_file({str(index): batch.contiguous() for index, batch in enumerate(images)}, folder / IMAGES)
-        path = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        command = [sys.executable, "-P", "-m", f"{__package__}.{request.module}", home]
-        environment = os.environ | OFFLINE | {"PYTHONPATH": os.pathsep.join(path)}
         try:
-            done = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
-            )
+            code, said = run_process(request.module, folder)
         except subprocess.TimeoutExpired:
             return OracleAnswer("", {}, f"{request.module} took more than {TIMEOUT} s", opened=False)
         if not (folder / ANSWER).is_file():
-            reason = f"the process of {request.module} ended with {done.returncode}: {_last_line(done.stderr)}"
+            reason = f"the process of {request.module} ended with {code}: {_last_line(said)}"
             return OracleAnswer("", {}, reason, opened=False)
         answer = json.loads((folder / ANSWER).read_bytes())
         found = load_file(folder / OUTPUTS) if (folder / OUTPUTS).is_file() else {}
         reads = f", which reads {request.reads}" if answer["library"] and request.reads else ""
         library, own = answer["library"] + reads, not request.reads
         return OracleAnswer(library, dict(_outputs(found)), answer["reason"], answer["opened"], own)
+
+
+def run_process(module: str, folder: Path) -> tuple[int, bytes]:
+    """Answer the request in a folder by a module of this package; the exit code and the messages of its process."""
+    command = [sys.executable, "-P", "-m", f"{__package__}.{module}", str(folder)]
+    done = subprocess.run(
+        command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def environment() -> dict[str, str]:
+    """The environment of an oracle's process: this vitral, and no network."""
+    path = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | OFFLINE | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def _outputs(found: Mapping[str, Tensor]) -> Iterator[tuple[int, ModelOutputs]]:

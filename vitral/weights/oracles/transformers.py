@@ -34,7 +34,7 @@ def open_model(transformers: Any, request: Mapping[str, Any]) -> Runner:
         raise ValueError(f"{type(model).__name__} would initialize {missing[0]} anew")
     if info["missing_keys"]:  # the pooler alone
         model = kind.from_pretrained(request["folder"], add_pooling_layer=False)
-    return runner(model.eval())
+    return runner(model.eval(), request.get("logits", True))
 
 
 def tower_of(model: Any) -> Any:
@@ -45,8 +45,8 @@ def tower_of(model: Any) -> Any:
     return model if plain else model.base_model
 
 
-def runner(model: Any) -> Runner:
-    """The model's tokens, in our order, and its logits or the vector that it makes of an image."""
+def runner(model: Any, logits: bool) -> Runner:
+    """The model's tokens, in our order, and, if wanted, its logits or the vector that it makes of an image."""
     tower, kept = tower_of(model), dict[str, Any]()
     config = getattr(model.config, "vision_config", model.config)
     norms = {name: part for name in NORMS if (part := find_part(tower, name)) is not None}
@@ -64,7 +64,7 @@ def runner(model: Any) -> Runner:
             last = next(kept[name] for name in norms if name in kept)
         before = [kept[name] for name in norms if name in kept and kept[name].shape == last.shape]
         tokens = [last, *before, *(part(last) for part in norms.values())]
-        return Answer([reorder(each, config) for each in tokens], pooled(found))
+        return Answer([reorder(each, config) for each in tokens], pooled(found) if logits else None)
 
     return run
 

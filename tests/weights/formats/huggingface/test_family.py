@@ -1,5 +1,6 @@
 """What all families of transformers share: which files they claim, and what they make of a wrong config.json."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from vitral.core.config import override, parse_settings
 from vitral.core.errors import WeightsError
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Checkpoint
+from vitral.weights.formats.huggingface.defaults import DEFAULTS
 from vitral.weights.formats.registry import FAMILIES
 
 OWNERS = {
@@ -35,7 +37,7 @@ OWNERS = {
     "hf_siglip_uneven": "hf-siglip",
     "hf_siglip_head": "hf-siglip",
     "hf_vit_relu": "hf-vit",
-    "hf_msn": "hf-vit",
+    "hf_msn": "hf-vit-msn",
     "hf_ijepa": "hf-ijepa",
     "hf_dpt": "hf-dpt",
     "hf_yolos": "hf-yolos",
@@ -57,6 +59,9 @@ OWNERS = {
     "hf_mgp_str": "hf-mgp-str",
     "hf_sapiens2": "hf-sapiens2",
     "hf_pixio": "hf-pixio",
+    "hf_mlcd": "hf-mlcd",
+    "hf_vitpose_pose": "hf-vitpose",
+    "hf_vitpose_backbone": "hf-vitpose",
 }
 OTHERS = [path.stem for path in sorted(FOLDER.glob("*.safetensors")) if not path.stem.startswith("hf_")]
 ODD: tuple[Any, ...] = ([], {}, "x", "3", -1, 0, 0.5, 10**12, float("inf"), True, [1, 2, 3], {"a": 1})
@@ -85,6 +90,7 @@ def test_a_file_is_claimed_by_its_model_type_alone(name: str) -> None:
 NAMELESS = {
     "hf_vit_pooler": ["hf-vit", "hf-dpt"],
     "hf_dpt": ["hf-vit", "hf-dpt"],
+    **{name: ["hf-vit", "hf-vit-msn"] for name in ("hf_vit", "hf_vit_relu", "hf_msn")},
     **{name: [] for name in ("hf_internvl", "hf_internvl_qk_norm")},
 }
 
@@ -119,7 +125,6 @@ def test_another_format_than_config_json_tells_is_refused(tmp_path: Path) -> Non
         (0, (0,)),
         (3.0, (3.0,)),
         ("3", ("'3'",)),
-        (None, ()),
     ],
 )
 def test_a_wrong_head_count_is_refused_by_its_field(tmp_path: Path, heads: object, values: tuple[object, ...]) -> None:
@@ -159,6 +164,7 @@ def place(name: str, config: dict[str, Any]) -> str:
     return ""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["hf_vit", "hf_deit_distilled", "hf_dinov2_swiglu", "hf_dinov3", "hf_siglip"])
 def test_whatever_a_field_holds_it_is_read_or_refused(name: str) -> None:
     config = reference(name).config
@@ -169,9 +175,42 @@ def test_whatever_a_field_holds_it_is_read_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "patch_size", "layer_norm_eps", "hidden_act"])
-def test_a_missing_field_is_named(tmp_path: Path, field: str) -> None:
+def test_a_field_that_is_null_is_named(tmp_path: Path, field: str) -> None:
+    path = folder(tmp_path, "hf_vit") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: None}))
     with raises("weights.bad_config", f"config.json: {field} "):
-        vitral.load(folder(tmp_path, "hf_vit", **{field: None}))
+        vitral.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "stated"),
+    [
+        ("hf_vit", "layer_norm_eps", "layer_norm_eps 1e-12"),
+        ("hf_vit", "hidden_act", "hidden_act gelu"),
+        ("hf_msn", "layer_norm_eps", "layer_norm_eps 1e-06"),
+        ("hf_dinov3", "rope_theta", "rope_theta 100.0"),
+        ("hf_beit", "layer_scale_init_value", "layer_scale_init_value 0.1"),
+        ("hf_siglip2", "hidden_act", "hidden_act gelu_pytorch_tanh"),
+    ],
+)
+def test_a_field_that_config_json_omits_has_the_librarys_default(
+    tmp_path: Path, name: str, field: str, stated: str
+) -> None:
+    loaded = vitral.load(folder(tmp_path, name, **{field: None}))
+    check_answers(loaded, name)
+    assert any(stated in line for line in loaded.bundle.assumptions)
+
+
+def test_the_defaults_are_those_of_the_library() -> None:
+    found = json.loads((FOLDER / "huggingface_defaults.json").read_text())["defaults"]
+    assert found == {kind: {**values} for kind, values in DEFAULTS.items()}
+    towers = {kind for family in FAMILIES for kind in family.types} - DEFAULTS.keys()
+    assert towers == {"clip", "metaclip_2", "altclip", "chinese_clip", "siglip", "siglip2", "aimv2", "vitpose"}
+
+
+def test_a_default_that_the_tensors_contradict_is_refused(tmp_path: Path) -> None:
+    with raises("weights.shape_mismatch", 36, 768):
+        vitral.load(folder(tmp_path, "hf_vit", hidden_size=None))
 
 
 def test_a_config_of_more_layers_than_the_file_has_names_what_is_missing(tmp_path: Path) -> None:

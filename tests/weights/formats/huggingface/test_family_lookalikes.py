@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 import vitral
 from tests.errors import raises
 from tests.models.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers
+from tests.weights.formats.huggingface.folders import alone, check_answers, folder
 from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.registry import detect_format
 
@@ -126,26 +127,37 @@ def test_what_no_tensor_shows_is_asked_for_with_the_format_that_was_told(tmp_pat
         vitral.load(alone(tmp_path, name), settings=heads(name))
 
 
-def test_vitpose_is_named_and_not_read_as_i_jepa(tmp_path: Path) -> None:
-    """48 patches and a row for a class token that is not there make a square of 49."""
-    tensors = {
-        name.removeprefix("ijepa.")
-        .replace("intermediate.dense", "mlp.fc1")
-        .replace(".output.dense", ".mlp.fc2"): tensor
-        for name, tensor in reference("hf_ijepa").weights.items()
-        if not name.startswith(("classifier.", "pooler."))
-    }
-    tensors = {name.replace("attention.mlp.fc2", "attention.output.dense"): each for name, each in tensors.items()}
-    width = tensors["embeddings.position_embeddings"].shape[2]
-    tensors["embeddings.position_embeddings"] = torch.ones(1, 49, width)
-    with raises("weights.unknown_format", "ViTPose"):
-        vitral.load(alone(tmp_path, "hf_ijepa", tensors), settings=heads("hf_ijepa"))
+@pytest.mark.parametrize("name", ["hf_vit", "hf_msn"])
+def test_a_bare_classifier_may_be_of_vit_or_of_msn_which_has_another_eps(tmp_path: Path, name: str) -> None:
+    file, given = alone(tmp_path, name), heads(name)
+    with raises("weights.ambiguous", "hf-vit or hf-vit-msn", "--format"):
+        vitral.load(file, settings=given)
+    chosen = vitral.load(file, settings=given, format="hf-vit-msn" if name == "hf_msn" else "hf-vit")
+    check_answers(chosen, name)
+    assert chosen.model.config == vitral.load(folder(tmp_path / "whole", name)).model.config
+    assert any("layer_norm_eps" in line for line in chosen.bundle.assumptions)
+
+
+@pytest.mark.parametrize("name", ["hf_mlcd", "hf_vitpose_backbone"])
+def test_a_bare_tower_without_a_square_of_positions_needs_its_image_size(tmp_path: Path, name: str) -> None:
+    file, given = alone(tmp_path, name), {"mixer.heads": reference(name).config["num_attention_heads"]}
+    with raises("weights.missing_setting", name.removesuffix("_backbone").replace("_", "-"), "image_size="):
+        vitral.load(file, settings=given)
+    check_answers(vitral.load(file, settings={**given, "image_size": "16x16" if "mlcd" in name else "24x16"}), name)
+
+
+def test_experts_of_vitpose_are_refused_by_their_names_and_by_their_field(tmp_path: Path) -> None:
+    found = dict(reference("hf_vitpose_backbone").weights)
+    with raises("weights.unsupported", "num_experts"):
+        vitral.load(folder(tmp_path / "whole", "hf_vitpose_backbone", num_experts=6))
+    experts = {f"encoder.layer.{layer}.mlp.experts.0.weight": torch.ones(6, 48) for layer in range(3)}
+    with raises("weights.unknown_format", "ViTPose with experts"):
+        vitral.load(alone(tmp_path, "hf_vitpose_backbone", found | experts), settings=heads("hf_vitpose_backbone"))
 
 
 @pytest.mark.parametrize(
     ("mark", "title"),
     [
-        ("class_pos_emb", "MLCD"),
         ("embeddings.cls_register_token", "RADIO"),
         ("vit_merger.self_attn.q_proj.weight", "MiniCPM-V"),
     ],
@@ -173,3 +185,34 @@ def test_the_state_dicts_of_dinov3_and_sapiens2_are_told_apart_by_their_norms(na
 def test_the_backbone_of_pixio_is_claimed_by_it_and_nothing_else() -> None:
     inside = {f"pixio.{name}": tensor for name, tensor in reference("hf_pixio").weights.items()}
     assert detect_format(Checkpoint(Path("file"), inside, {}, {})).name == "hf-pixio"
+
+
+def test_a_bare_deit_of_one_channel_may_be_a_model_of_sound(tmp_path: Path) -> None:
+    weights = dict(reference("hf_deit").weights)
+    stem = next(name for name in weights if name.endswith("patch_embeddings.projection.weight"))
+    path = alone(tmp_path, "hf_deit", {**weights, stem: weights[stem][:, :1]})
+    with raises("weights.ambiguous", "hf-deit", "Audio Spectrogram Transformer"):
+        vitral.load(path)
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+def test_biases_that_the_config_denies_are_refused(tmp_path: Path, part: str) -> None:
+    """The library ignores them with a warning."""
+    weights = reference("hf_dinov3").weights
+    query = next(name for name in weights if name.endswith("layer.0.attention.q_proj.bias"))
+    bias = query.replace("q_proj", f"{part[0]}_proj")
+    denied: dict[str, Any] = {f"{part}_bias": False}
+    path = folder(tmp_path, "hf_dinov3", tensors={**weights, bias: weights[query].clone()}, **denied)
+    with raises("weights.bad_config", f"{part}_bias", "_proj.bias"):
+        vitral.load(path)
+    (path / "config.json").unlink()
+    assert vitral.load(path, settings={"mixer.heads": 3}).bundle.model  # nothing denies them
+
+
+def test_a_norm_that_the_config_of_beit_denies_is_refused(tmp_path: Path) -> None:
+    weights = reference("hf_beit").weights
+    norms = {name.replace("pooler.", ""): tensor for name, tensor in weights.items() if "pooler." in name}
+    rest = {name: tensor for name, tensor in weights.items() if "pooler." not in name}
+    assert len(norms) == 2
+    with raises("weights.bad_config", "use_mean_pooling", "layernorm.weight"):
+        vitral.load(folder(tmp_path, "hf_beit", tensors=rest | norms))

@@ -11,13 +11,14 @@ from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_again, check_answers, check_round_trip, folder, vit
 from vitral.core.config import Size
+from vitral.core.errors import WeightsError
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale
 from vitral.models.embed import Patches
 from vitral.models.head import ProjectionHead
 from vitral.models.norm import RmsNorm
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool
-from vitral.models.position import Combined, Learned1d, RelativeBias, SinCos2d
+from vitral.models.position import Combined, Learned1d, RelativeBias, RopeCls, SinCos2d
 from vitral.weights.formats.huggingface.towers import HfJanus
 from vitral.weights.formats.huggingface.vit import HfIjepa
 
@@ -42,6 +43,9 @@ FAMILIES = {
     "hf_sapiens2": "hf-sapiens2",
     "hf_pixio": "hf-pixio",
     "hf_janus": "hf-siglip",
+    "hf_mlcd": "hf-mlcd",
+    "hf_vitpose_pose": "hf-vitpose",
+    "hf_vitpose_backbone": "hf-vitpose",
 }
 
 
@@ -63,6 +67,26 @@ def test_janus_comes_back_as_its_own_family_too_and_says_what_is_pooled(tmp_path
     loaded = vitral.load(folder(tmp_path / "theirs", "hf_janus"))
     assert any("first patch" in line for line in loaded.bundle.assumptions)
     check_again(loaded, tmp_path / "ours", HfJanus())
+
+
+@pytest.mark.parametrize(
+    ("fields", "base"),
+    [
+        ({"rope_parameters": None}, 10_000.0),
+        ({"rope_parameters": {"rope_theta": 50.0}}, 50.0),
+        ({"rope_parameters": None, "rope_theta": 50.0}, 50.0),
+        ({"rope_parameters": {"rope_type": "default"}, "rope_theta": 50.0}, 50.0),
+        ({"rope_parameters": None, "rope_scaling": {"rope_type": "axial", "rope_theta": 50.0}}, 50.0),
+    ],
+)
+def test_the_base_of_mlcd_may_stand_in_several_fields(tmp_path: Path, fields: dict[str, Any], base: float) -> None:
+    assert vit(vitral.load(folder(tmp_path, "hf_mlcd", **fields))).position == RopeCls(base=base)
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "yarn"}, {"rope_theta": 0}, [1]])
+def test_another_rotation_than_that_of_mlcd_is_refused(tmp_path: Path, rope: object) -> None:
+    with pytest.raises(WeightsError, match="rope_parameters"):
+        vitral.load(folder(tmp_path, "hf_mlcd", rope_parameters=rope))
 
 
 def test_keys_that_heads_of_sapiens2_share_are_repeated(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_the_same_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
 def test_without_a_config_the_head_count_has_to_be_told(tmp_path: Path) -> None:
     path = alone(tmp_path, "hf_vit")
     with raises("weights.missing_setting", "--set mixer.heads=N"):
-        vitral.load(path)
-    loaded = vitral.load(path, settings={"mixer.heads": 3})
+        vitral.load(path, format="hf-vit")
+    loaded = vitral.load(path, settings={"mixer.heads": 3}, format="hf-vit")
     check_answers(loaded, "hf_vit")
     assert loaded.bundle.classes == ("0", "1", "2", "3", "4")
 

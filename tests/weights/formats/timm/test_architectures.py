@@ -65,6 +65,7 @@ def digests(names: list[str]) -> Iterator[tuple[str, str]]:
         yield name, hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()[:16]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_every_architecture_has_the_tensors_that_timm_gives_it(part: int) -> None:
     names = [name for name in architectures() if name not in REFUSED][part::4]

@@ -30,6 +30,7 @@ def bare(name: str, arch: str = "") -> Checkpoint:
     return Checkpoint(Path("model.safetensors"), tensors, {}, {}, arch=arch)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_every_architecture_is_opened_by_its_name(part: int) -> None:
     for name in NAMES[part::4]:
@@ -47,6 +48,7 @@ def detected(ckpt: Checkpoint) -> tuple[DetectedModel | None, list[str]]:
         return None, str(error).replace(",", " ").split() if error.code == "weights.ambiguous" else []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_a_bare_file_is_read_as_what_it_is_or_refused_with_its_name(part: int) -> None:
     counts = Counter[str]()

@@ -17,6 +17,7 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.huggingface.clip import PROJECTION, TEXT
 from vitral.weights.formats.huggingface.config import Fields
+from vitral.weights.formats.huggingface.defaults import DEFAULTS
 from vitral.weights.formats.huggingface.dino import gated_mlp
 from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
 from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE
@@ -60,16 +61,7 @@ class HfAimv2(Family):
     published_heads: ClassVar[Mapping[int, int]] = {1024: 8, 1536: 12, 2048: 16, 3072: 24}
     default_fields: ClassVar[Mapping[str, Any]] = {"rms_norm_eps": 1e-5, "hidden_act": "silu"}
     # Fields that the config of a whole model omits where they have these values.
-    vision_defaults: ClassVar[Mapping[str, Any]] = {
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 8,
-        "num_channels": 3,
-        "image_size": 224,
-        "patch_size": 14,
-        **default_fields,
-    }
+    vision_defaults: ClassVar[Mapping[str, Any]] = DEFAULTS["aimv2_vision_model"]
     processor = "CLIP"
     assumed_images = (CenterCrop(fraction=1.0, filter="bicubic", rounding="down"), CLIP_NORMALIZE)
     supported = VIT | {

@@ -141,7 +141,11 @@ class HfBeit(Family):
             return ClassPool()
         if "pooler.layernorm.weight" in found.tensors:
             return MeanPool(norm="after")
-        return ClassPool() if f"{HEAD_NORM}weight" in found.tensors else MeanPool(norm="none")
+        if f"{HEAD_NORM}weight" not in found.tensors:
+            return MeanPool(norm="none")
+        if not any(name.startswith("lm_head.") for name in found.unused):
+            raise fields.wrong("use_mean_pooling", f"false, since the file has {HEAD_NORM}weight")
+        return ClassPool()
 
     def special_rules(self, model: Vit) -> list[Rule]:
         inside, rules = inside_attention(model.position), super().special_rules(model)

@@ -1,8 +1,9 @@
-"""The vision towers of CLIP (arXiv 2103.00020), BLIP (arXiv 2201.12086), SigLIP (arXiv 2303.15343) and SigLIP 2.
+"""The vision towers of CLIP (arXiv 2103.00020), BLIP (2201.12086), MLCD (2407.17331), SigLIP (2303.15343), SigLIP 2.
 
 `CLIPVisionModel`, with or without its projection, within a `CLIPModel`, or with a classifier, and models of the same
 layout: MetaCLIP 2, AltCLIP, Chinese-CLIP, the towers of CLIPSeg, GIT, OWL-ViT and OWLv2; `BlipVisionModel` and those of
-BLIP-2 and InstructBLIP; `SiglipVisionModel` and `Siglip2VisionModel`, within a whole model, or with a classifier.
+BLIP-2 and InstructBLIP; `MLCDVisionModel`; `SiglipVisionModel` and `Siglip2VisionModel`, within a whole model, or with
+a classifier.
 """
 
 import re
@@ -13,16 +14,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from vitral.core.config import Size
 from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.head import HeadConfig, NoHead, ProjectionHead
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
+from vitral.models.position import PositionConfig, RopeCls
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.counterpart import setting_value
 from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.huggingface.config import Fields
+from vitral.weights.formats.huggingface.defaults import DEFAULTS
 from vitral.weights.formats.huggingface.family import ADD_CONFIG, VIT, Family, TowerTensors
 from vitral.weights.formats.huggingface.processor import CLIP_NORMALIZE
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names, mapped, split
@@ -30,6 +34,7 @@ from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names
 STEM, LAYER, TOWER = "embeddings.patch_embedding", "encoder.layers.*.", "vision_model."
 FIRST, PROJECTION = LAYER.replace("*", "0"), "visual_projection"
 FIRST_QUERY, OUT_PROJECTION = f"{FIRST}self_attn.q_proj.weight", f"{FIRST}self_attn.out_proj.weight"
+CLASS_ANGLES = "class_pos_emb"
 PACKING = tuple(f"the vision tower of {name}" for name in ("Idefics2", "Idefics3", "SmolVLM", "PaddleOCR-VL"))
 TEXT = (
     (r"text_model\.", "belongs to the text tower"),
@@ -62,17 +67,7 @@ class VisionTower(Family):
     flat_positions = True
     squares = True
     # Fields that the config of a whole model omits where they have these values.
-    vision_defaults: ClassVar[Mapping[str, Any]] = {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_channels": 3,
-        "image_size": 224,
-        "patch_size": 32,
-        "hidden_act": "quick_gelu",
-        "layer_norm_eps": 1e-5,
-    }
+    vision_defaults: ClassVar[Mapping[str, Any]] = DEFAULTS["clip_vision_model"]
 
     dropout, attention_dropout = "", "attention_dropout"
 
@@ -89,7 +84,7 @@ class HfClip(VisionTower):
     name = "hf-clip"
     title = "Hugging Face's CLIP vision tower"
     # Of one layout; the first two are written.
-    types = (
+    types: ClassVar[tuple[str, ...]] = (
         "clip_vision_model",
         "clip",
         "metaclip_2_vision_model",
@@ -103,9 +98,9 @@ class HfClip(VisionTower):
         "owlvit_vision_model",
         "owlv2_vision_model",
     )
-    architectures = ("CLIPVisionModel", "CLIPForImageClassification")
+    architectures: ClassVar[tuple[str, ...]] = ("CLIPVisionModel", "CLIPForImageClassification")
     renamed = ((r"^pre_layernorm\.", "pre_layrnorm."),)  # of OWL-ViT
-    unused = TEXT
+    unused: ClassVar[tuple[tuple[str, str], ...]] = TEXT
     names: ClassVar[Names] = {
         **VisionTower.names,
         TOKENS: ("embeddings.class_embedding",),
@@ -120,7 +115,7 @@ class HfClip(VisionTower):
     pool_norms: ClassVar[Mapping[tuple[str, str], tuple[str, ...]]] = {("mean", "linear"): ("none",)}
 
     def matches_names(self, names: set[str]) -> bool:
-        return {"pre_layrnorm.weight", f"{STEM}.weight", FIRST_QUERY} <= names
+        return {"pre_layrnorm.weight", f"{STEM}.weight", FIRST_QUERY} <= names and CLASS_ANGLES not in names
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         if "classifier.weight" in found.tensors:
@@ -160,6 +155,62 @@ class HfClip(VisionTower):
             width, norm = bundle.model.width, f"{TOWER}post_layernorm"
             tensors = {**tensors, f"{norm}.weight": torch.ones(width), f"{norm}.bias": torch.zeros(width)}
         return super().files(bundle, tensors)
+
+
+class HfMlcd(HfClip):
+    """A CLIP tower whose positions are rotations; that of the class token is learned."""
+
+    name = "hf-mlcd"
+    title = "Hugging Face's MLCD vision tower"
+    types = ("mlcd_vision_model",)
+    architectures = ("MLCDVisionModel",)
+    unused = ((r"embeddings\.position_ids$", "numbers the positions"),)
+    names: ClassVar[Names] = {
+        ours: theirs for ours, theirs in HfClip.names.items() if ours != TABLE and not ours.startswith("head.")
+    }
+    default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5, "hidden_act": "gelu"}
+    supported = HfClip.supported | {"position.kind": ("rope_cls",)}
+    pools_and_heads = frozenset({("cls", "none")})
+
+    def matches_names(self, names: set[str]) -> bool:
+        return {CLASS_ANGLES, "pre_layrnorm.weight", f"{STEM}.weight", FIRST_QUERY} <= names
+
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        if not ckpt.setting("image_size"):
+            raise ckpt.missing_setting("does not record its image size", "image_size=HEIGHTxWIDTH")
+        return super().fields_from_tensors(ckpt) | {"image_size": list(Size.parse(ckpt.setting("image_size")))}
+
+    def model(self, fields: Fields, found: TowerTensors) -> Vit:
+        if fields.has("num_key_value_groups") and fields.whole("num_key_value_groups") != 1:
+            raise fields.wrong("num_key_value_groups", "1", "weights.unsupported")
+        return super().model(fields, found)
+
+    def position(self, fields: Fields) -> PositionConfig:
+        """Older configs have `rope_scaling`, or the base beside it; a type of `default` is the model's own."""
+        name = "rope_scaling" if fields.has("rope_scaling") else "rope_parameters"
+        base = fields.data["rope_theta"] if fields.has("rope_theta") else 10_000.0
+        rope = fields.part(name, {"rope_type": "axial", "rope_theta": base})
+        if rope.data["rope_type"] not in ("axial", "default"):
+            raise rope.wrong("rope_type", "axial", "weights.unsupported")
+        return RopeCls(base=rope.number("rope_theta"))
+
+    def prefix(self, model: Vit) -> str:
+        return ""
+
+    def special_rules(self, model: Vit) -> list[Rule]:
+        """One row of angles, which ours name in every layer."""
+        ours = tuple(f"blocks.{layer}.mixer.heads.relation.cls_angles" for layer in range(model.depth))
+
+        def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
+            return [found[0][0]] * model.depth
+
+        return [*super().special_rules(model), Rule(ours, (CLASS_ANGLES,), read, lambda own: [own[0][None]])]
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        assert isinstance(model.position, RopeCls)
+        fields = super().config_fields(model)
+        del fields["qkv_bias"]  # there is always one
+        return fields | {"rope_parameters": {"rope_type": "axial", "rope_theta": model.position.base}}
 
 
 class HfBlip(VisionTower):
@@ -237,7 +288,7 @@ class HfSiglip(VisionTower):
         "head.linear": "classifier",
     }
     default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
-    vision_defaults: ClassVar[Mapping[str, Any]] = {**VisionTower.vision_defaults, "patch_size": 16, **default_fields}
+    vision_defaults: ClassVar[Mapping[str, Any]] = DEFAULTS["siglip_vision_model"]
     processor = "Siglip"
     assumed_images = (Resize(filter="bicubic"), CENTERED)
     supported = VIT | {"tokens.cls": (False,), "mixer.qkv_bias": (True,)}
@@ -287,7 +338,7 @@ class HfSiglip2(HfSiglip):
     types = ("siglip2_vision_model", "siglip2")
     stem_dims = 2
     architectures = ("Siglip2VisionModel", "Siglip2ForImageClassification")
-    vision_defaults: ClassVar[Mapping[str, Any]] = {**HfSiglip.vision_defaults, "num_patches": 256}
+    vision_defaults: ClassVar[Mapping[str, Any]] = DEFAULTS["siglip2_vision_model"]
     resampling = "bilinear_antialias"
     processor = "Siglip2"
     assumed_images = (Resize(), CENTERED)

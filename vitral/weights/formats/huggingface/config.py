@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.models.activation import ActivationName
+from vitral.weights.formats.format import USE_ANOTHER
 
 # The library's names of what we have, the one that is written first.
 ACTIVATIONS: dict[ActivationName, tuple[str, ...]] = {
@@ -47,7 +48,8 @@ class Fields(NamedTuple):
         """The error for a field with another value than expected."""
         found = repr(self.data.get(name))
         message = f"{self.path}{name}: expected {expected}, got {found[:60]}"
-        return WeightsError(message, code=code, where=self.where, hint=self.hint)
+        hint = USE_ANOTHER if code == "weights.unsupported" else self.hint  # such a file is as it should be
+        return WeightsError(message, code=code, where=self.where, hint=hint)
 
     def whole(self, name: str, least: int = 1) -> int:
         value = self.given(name)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import IMAGENET, Normalize
@@ -223,8 +224,14 @@ class HfDinov3(Family):
 
     def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         gated = any("mlp.gate_proj" in name for name in ckpt.tensors)
-        found = {"num_register_tokens": 0, "use_gated_mlp": gated} | _registers(ckpt)
+        biased = any(_is_nonzero(tensor) for name, tensor in ckpt.tensors.items() if name.endswith(".k_proj.bias"))
+        found = {"num_register_tokens": 0, "use_gated_mlp": gated, "key_bias": biased} | _registers(ckpt)
         return found | super().fields_from_tensors(ckpt)
+
+    def model(self, fields: Fields, found: TowerTensors) -> Vit:
+        check_biases(fields, found, {"key_bias": ".attention.k_proj.bias"}, default=False)
+        check_biases(fields, found, {f"{p}_bias": f".attention.{p[0]}_proj.bias" for p in ("query", "value")}, True)
+        return super().model(fields, found)
 
     def tokens(self, fields: Fields) -> Tokens:
         return Tokens(registers=fields.whole("num_register_tokens", least=0))
@@ -342,6 +349,20 @@ class HfTipsv2(HfDinov2):
 
     def config_fields(self, model: Vit) -> dict[str, Any]:
         return super().config_fields(model) | {"model_type": self.types[0]}
+
+
+def check_biases(fields: Fields, found: TowerTensors, endings: Mapping[str, str], default: bool) -> None:
+    """Refuse biases in a file whose config says that the model has none: the library ignores them."""
+    for field, ending in endings.items():
+        if fields.flag(field, default):
+            continue
+        for name, tensor in found.tensors.items():
+            if name.endswith(ending) and _is_nonzero(tensor):
+                raise fields.wrong(field, f"true, since the file has {name}")
+
+
+def _is_nonzero(tensor: Tensor) -> bool:
+    return not tensor.is_meta and bool(tensor.any())
 
 
 def drop_empty_registers(found: TowerTensors) -> None:

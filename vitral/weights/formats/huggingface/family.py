@@ -14,7 +14,7 @@ from vitral.data.transforms.crop import CenterCrop, EvalCropConfig
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
-from vitral.models.embed import Patches
+from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import HeadConfig, LinearHead, NoHead, ProjectionHead
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.norm import LayerNorm, NormConfig
@@ -39,10 +39,12 @@ from vitral.weights.formats.huggingface.config import (
     ACTIVATIONS,
     Fields,
 )
+from vitral.weights.formats.huggingface.defaults import DEFAULTS
 from vitral.weights.formats.huggingface.processor import processor_fields, read_processor
 from vitral.weights.formats.rules import STEM, TABLE, TOKENS, Rule, Weights, patch_kernel, unsqueezed
 from vitral.weights.oracles.oracle import NoOracleError, OracleRequest
 
+OMIT_FORMAT = "omit --format: config.json says what the model is"
 DOWNLOAD_AGAIN = "download it again from where the weights came from"
 ADD_CONFIG = "put the model's config.json beside it"
 # Beside the tower, not in it.
@@ -185,9 +187,13 @@ class Family(Format):
             heads = f"{data['num_attention_heads']} heads"
             return Fields(data, str(ckpt.path), ADD_CONFIG), (f"there is no config.json: {heads}, {words}",)
         fields = Fields(ckpt.config, str(ckpt.path.parent / CONFIG), DOWNLOAD_AGAIN)
-        if fields.given("model_type") not in self.types:
-            raise fields.wrong("model_type", format_choices(self.types))
-        return fields, ()
+        if fields.given("model_type") not in self.types:  # another format was asked for
+            raise fields._replace(hint=OMIT_FORMAT).wrong("model_type", format_choices(self.types))
+        defaults = DEFAULTS.get(fields.data["model_type"], {})
+        missing = {name: value for name, value in defaults.items() if name not in fields.data}
+        words = ", ".join(f"{name} {value}" for name, value in missing.items())
+        stated = (f"{CONFIG} omits fields, for which the library has defaults: {words}",) if missing else ()
+        return fields._replace(data={**missing, **fields.data}), stated
 
     def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         """The fields that the tensors, by short names, show; the head count is that of published models."""
@@ -242,7 +248,7 @@ class Family(Format):
             eps=fields.number(self.eps_field),
         )
 
-    def stem(self, patch: Size) -> Patches:
+    def stem(self, patch: Size) -> StemConfig:
         return Patches(patch=patch, bias=self.supported["stem.bias"][0])
 
     def block(self, fields: Fields) -> PreNorm:
@@ -287,10 +293,10 @@ class Family(Format):
             return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} crop, mean {mean}",)
         fields = Fields(ckpt.processor, str(ckpt.path.parent / PROCESSOR), DOWNLOAD_AGAIN)
         made, assumed = read_processor(fields, model.channels, self.processor, model.image_size)
-        covered = _covered(made.image_size, model.stem.patch)
+        covered = _covered(made.image_size, model.token_size())
         if covered != made.image_size:
             if not all(covered):
-                raise fields.wrong("size", f"no less than a patch, {model.stem.patch}")
+                raise fields.wrong("size", f"no less than a patch, {model.token_size()}")
             assumed += (f"images of {covered}; the library ignores what its patches do not cover of {made.image_size}",)
         return made.model_copy(update={"image_size": covered}), assumed
 
@@ -352,7 +358,7 @@ class Family(Format):
             self.eps_field: model.eps,
             **self.dropout_fields(model),
             "image_size": _side(model.image_size),
-            "patch_size": _side(model.stem.patch),
+            "patch_size": _side(model.token_size()),
             "num_channels": model.channels,
             "qkv_bias": model.mixer.qkv_bias,
         }

@@ -29,6 +29,7 @@ class Processor(NamedTuple):
     shortest_edge: bool = False  # whether a size of one number is that of the shorter side, not of a square
     rounds: bool = True  # whether resized pixels are whole numbers
     whole: bool = False  # whether it keeps the aspect ratio of the whole image, so that sizes differ
+    boxes: bool = False  # whether it cuts boxes out of the image, which come with it
 
 
 PROCESSORS = {
@@ -43,6 +44,7 @@ PROCESSORS = {
     "DPT": Processor(filter="bicubic"),
     "Yolos": Processor(normalize=IMAGENET, whole=True),
     "Siglip2": Processor(whole=True),
+    "VitPose": Processor(normalize=IMAGENET, boxes=True),
 }
 
 
@@ -128,6 +130,9 @@ def _resized_crop(
     """The image size, the crop, and in what it differs from the file."""
     if processor.whole or fields.flag("keep_aspect_ratio", False):
         words = f"images are resized to {image_size}; the library keeps their aspect ratio, so that their sizes differ"
+        return image_size, Resize(filter=filter), (words,)
+    if processor.boxes:
+        words = f"whole images are resized to {image_size}; the library cuts out the boxes that it is given"
         return image_size, Resize(filter=filter), (words,)
     resized, shortest = _resized(fields, processor)
     if not fields.flag("do_center_crop", processor.crop):

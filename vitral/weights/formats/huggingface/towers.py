@@ -1,33 +1,51 @@
-"""Vision towers that are plain ViTs: Janus (arXiv 2410.13848), MGP-STR (arXiv 2209.03592), Sapiens2 and Pixio.
+"""Vision towers that are plain ViTs: Janus (arXiv 2410.13848), MGP-STR (2209.03592), ViTPose (2204.12484) and others.
 
-`JanusVisionModel`; `MgpstrModel`, without its heads for text; `Sapiens2Model`; `PixioModel`.
+`JanusVisionModel`; `MgpstrModel`, without its heads for text; `Sapiens2Model`; `PixioModel`; `VitPoseBackbone`, alone
+or in a `VitPoseForPoseEstimation`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import IMAGENET, Normalize
 from vitral.models.attention import Attention
+from vitral.models.embed import OverlappingPatches, StemConfig
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.norm import NormConfig, RmsNorm
-from vitral.models.pool import ClassPool, PoolConfig, PrefixPool
+from vitral.models.pool import ClassPool, MeanPool, PoolConfig, PrefixPool
 from vitral.models.position import Learned1d, PositionConfig, Rope2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import ANY_NUMBER, Checkpoint
+from vitral.weights.formats.format import ANY_NUMBER, Checkpoint, OracleFiles
 from vitral.weights.formats.huggingface.clip import LAYER as CLIP_LAYER
 from vitral.weights.formats.huggingface.clip import HfSiglip
 from vitral.weights.formats.huggingface.config import Fields
-from vitral.weights.formats.huggingface.dino import gated_mlp
+from vitral.weights.formats.huggingface.defaults import DEFAULTS
+from vitral.weights.formats.huggingface.dino import check_biases, gated_mlp
 from vitral.weights.formats.huggingface.family import ADD_CONFIG, VIT, Family, TowerTensors
-from vitral.weights.formats.huggingface.vit import BEIT, CLASS_TOKEN, LAYER, STEM, HfVit
-from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, constant, layer_names, patch_kernel, same
+from vitral.weights.formats.huggingface.vit import BEIT, CLASS_TOKEN, DISTILLATION_TOKEN, LAYER, STEM, HfVit
+from vitral.weights.formats.rules import (
+    TABLE,
+    TOKENS,
+    Names,
+    Rule,
+    concat,
+    constant,
+    layer_names,
+    mapped,
+    patch_kernel,
+    same,
+)
+from vitral.weights.oracles.oracle import OracleRequest
 
+MARGIN = 2  # pixels of zeros around the images of ViTPose
 PROJECTION = f"{CLIP_LAYER}self_attn.projection_layer"
 GATES = ("mlp.gate_proj.", "mlp.up_proj.")  # inside the library; one map in published files
 
@@ -103,6 +121,10 @@ class HfJanus(RatioFamily, HfSiglip):
         del fields["vision_use_head"]
         return fields | {"attention_bias": fields.pop("qkv_bias"), "use_qk_norm": False}
 
+    def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
+        request = super().oracle_request(files, model)
+        return request._replace(arguments={**request.arguments, "logits": False})  # its pooled output is not ours
+
 
 class HfMgpstr(RatioFamily):
     """The ViT that reads scene text, without a last norm, and without the heads that decode the text."""
@@ -149,7 +171,8 @@ class HfMgpstr(RatioFamily):
 
     def model(self, fields: Fields, found: TowerTensors) -> Vit:
         if fields.flag("distilled", False):
-            raise fields.wrong("distilled", "false: it has a position for a token that is not there")
+            expected = "false: it has a position for a token that is not there"
+            raise fields.wrong("distilled", expected, "weights.unsupported")
         return super().model(fields, found)
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
@@ -256,6 +279,7 @@ class HfSapiens2(Family):
     def model(self, fields: Fields, found: TowerTensors) -> Vit:
         if not fields.flag("use_gated_mlp", True):
             raise fields.wrong("use_gated_mlp", "true: published models have it", "weights.unsupported")
+        check_biases(fields, found, {name: f".attn.w{name[0]}.bias" for name in self.biases}, default=True)
         return super().model(fields, found)
 
     def tokens(self, fields: Fields) -> Tokens:
@@ -330,7 +354,7 @@ class HfPixio(RatioFamily, HfVit):
     def matches_names(self, names: set[str]) -> bool:
         layer = LAYER.replace("*", "0")
         parts = {f"{STEM}.weight", CLASS_TOKEN, f"{layer}norm1.weight", f"{layer}attention.attention.query.weight"}
-        others = {f"{layer}layer_scale1.lambda1", "classifier.weight", "pooler.dense.weight"}
+        others = {f"{layer}layer_scale1.lambda1", "classifier.weight", "pooler.dense.weight", DISTILLATION_TOKEN}
         return parts <= names and not names & (others | BEIT)
 
     def certain(self, ckpt: Checkpoint) -> bool:
@@ -364,3 +388,104 @@ class HfPixio(RatioFamily, HfVit):
 
     def config_fields(self, model: Vit) -> dict[str, Any]:
         return super().config_fields(model) | {"n_cls_tokens": 1 + model.tokens.registers}
+
+
+class HfVitpose(RatioFamily, HfVit):
+    """A ViT without a class token, whose convolution has a margin of two pixels: overlapping patches here.
+
+    The kernel is that of the library with four more rows and columns of zeros, so that its cell is in the middle.
+    """
+
+    name = "hf-vitpose"
+    title = "the encoder of Hugging Face's ViTPose"
+    types = ("vitpose_backbone", "vitpose")  # the first is written
+    architectures = ("VitPoseBackbone",)
+    towers = ("backbone.",)
+    renamed = ()
+    unused = ((r"head\.", "finds the keypoints"),)
+    names: ClassVar[Names] = {
+        **{ours: theirs for ours, theirs in HfVit.names.items() if ours not in (TOKENS, "head.linear")},
+        **layer_names(LAYER, {"mlp.expand": "mlp.fc1", "mlp.contract": "mlp.fc2"}),
+    }
+    processor = "VitPose"
+    assumed_images = (Resize(), IMAGENET)
+    supported = VIT | {"stem.kind": ("overlapping_patches",), "tokens.cls": (False,)}
+    pools_and_heads = frozenset({("mean", "none")})
+    layer_dropout = False
+    whole_ratio = True
+
+    def matches_names(self, names: set[str]) -> bool:
+        first = LAYER.replace("*", "0")
+        parts = {f"{STEM}.weight", f"{first}attention.attention.query.weight", f"{first}layernorm_before.weight"}
+        return parts | {f"{first}mlp.fc1.weight"} <= names and CLASS_TOKEN not in names
+
+    def fields(self, ckpt: Checkpoint, found: TowerTensors) -> tuple[Fields, tuple[str, ...]]:
+        fields, assumed = super().fields(ckpt, found)
+        return fields, (*assumed, "pooled to the mean of the patches; the library pools nothing")
+
+    def table_image_size(self, ckpt: Checkpoint, patch: Size) -> Size:
+        """As given: published models have grids that are not square."""
+        rows = ckpt.shape(str(self.names[TABLE]), 3)[1]
+        if not ckpt.setting("image_size"):
+            message = f"does not record the image size of its {rows - 1} positions"
+            raise ckpt.missing_setting(message, "image_size=HEIGHTxWIDTH")
+        return ckpt.infer_image_size(rows, (1,), patch)[0]
+
+    def vision_fields(self, fields: Fields) -> Fields:
+        return (
+            fields.part("backbone_config", DEFAULTS["vitpose_backbone"]) if "backbone_config" in fields.data else fields
+        )
+
+    def model(self, fields: Fields, found: TowerTensors) -> Vit:
+        if fields.has("num_experts") and fields.whole("num_experts") != 1:
+            raise fields.wrong("num_experts", "1: its experts have no counterpart", "weights.unsupported")
+        return super().model(fields, found)
+
+    def mixer(self, fields: Fields, heads: int, dropout: float) -> Attention:
+        return super().mixer(fields, heads, fields.rate(self.dropout))  # which its MLP does not have
+
+    def stem(self, patch: Size) -> StemConfig:
+        return OverlappingPatches(patch=Size(*(side + 2 * MARGIN for side in patch)), stride=patch)
+
+    def stem_settings(self, patch: Sequence[int]) -> dict[str, Any]:
+        return {"stem.patch": [side + 2 * MARGIN for side in patch], "stem.stride": list(patch)}
+
+    def pool(self, fields: Fields, found: TowerTensors) -> PoolConfig:
+        return MeanPool()
+
+    def prefix(self, model: Vit) -> str:
+        return ""
+
+    def special_rules(self, model: Vit) -> list[Rule]:
+        """Every patch has the position of the class token added to its own: ours are the sums."""
+        weight, table = f"{STEM}.weight", str(self.names[TABLE])
+        positions = mapped(
+            TABLE,
+            table,
+            lambda found: found[:, 1:] + found[:, :1],
+            lambda own: concat([own.new_zeros(1, 1, own.shape[2]), own], dim=1),
+        )
+        return [mapped("stem.project.weight", weight, centered_kernel, margin_kernel), positions]
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        stem = model.stem
+        if isinstance(stem, OverlappingPatches) and stem != self.stem(stem.stride):
+            yield f"stem.patch: {self.title} has four pixels more than the stride, this model {stem.patch}"
+
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        return super().config_fields(model) | {"image_size": list(model.image_size)}
+
+
+def centered_kernel(kernel: Tensor) -> Tensor:
+    """A kernel that begins two pixels before its cell, with zeros after it, so that the cell is in the middle."""
+    return F.pad(kernel, (0, 2 * MARGIN, 0, 2 * MARGIN))
+
+
+def margin_kernel(kernel: Tensor) -> Tensor:
+    """The kernel without these zeros."""
+    inner = kernel[..., : -2 * MARGIN, : -2 * MARGIN]
+    if not kernel.is_meta and not torch.equal(centered_kernel(inner), kernel):
+        message = "the last four rows and columns of the kernel, which are not 0 in this model, have no counterpart"
+        raise WeightsError(message, code="weights.no_counterpart", where="stem.project.weight")
+    return inner

@@ -24,7 +24,7 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import ANY_NUMBER, Checkpoint
 from vitral.weights.formats.huggingface.config import ACTIVATIONS, Fields
 from vitral.weights.formats.huggingface.family import MASK_TOKEN, RENAMED_SINCE_V5, VIT, Family, TowerTensors
-from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, averaged_heads, layer_names, patch_kernel
+from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, averaged_heads, concat, layer_names, patch_kernel
 
 STEM, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer.*."
 ATTENTION = ("attention.attention.query", "attention.attention.key", "attention.attention.value")
@@ -49,7 +49,7 @@ class HfVit(Family):
 
     name = "hf-vit"
     title = "Hugging Face's ViT"
-    types: ClassVar[tuple[str, ...]] = ("vit", "vit_msn", "flava_image_model")  # of one layout; the first is written
+    types: ClassVar[tuple[str, ...]] = ("vit", "flava_image_model")  # of one layout; the first is written
     architectures: ClassVar[tuple[str, ...]] = ("ViTModel", "ViTForImageClassification")
     towers = ("vit.",)
     renamed: ClassVar[tuple[tuple[str, str], ...]] = (
@@ -118,6 +118,23 @@ class HfVit(Family):
         return super().config_fields(model) | pooler
 
 
+class HfVitMsn(HfVit):
+    """A ViT by its tensors, with a larger eps (arXiv 2204.07141)."""
+
+    name = "hf-vit-msn"
+    title = "Hugging Face's ViT-MSN"
+    types = ("vit_msn",)
+    architectures = ("ViTMSNModel", "ViTMSNForImageClassification")
+    unused = (MASK_TOKEN,)
+    default_fields: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
+    assumed_images = (Resize(), IMAGENET)
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "linear")})
+
+    def matches_names(self, names: set[str]) -> bool:
+        decoders = {f"{POOLER}.weight", "decoder.0.weight"}  # of ViT
+        return super().matches_names(names) and not names & decoders
+
+
 class HfMae(HfVit):
     """A ViT by its tensors; its fixed positions are a table as learned ones are."""
 
@@ -156,6 +173,12 @@ class HfDeit(HfVit):
 
     def matches_names(self, names: set[str]) -> bool:
         return names >= PARTS | {DISTILLATION_TOKEN}
+
+    def lookalikes(self, ckpt: Checkpoint) -> Sequence[str]:
+        """A spectrogram is an image of one channel."""
+        stem = next((tensor for name, tensor in ckpt.tensors.items() if self.short(name) == f"{STEM}.weight"), None)
+        sound = "model_type" not in ckpt.config and stem is not None and stem.shape[1:2] == (1,)
+        return ("the Audio Spectrogram Transformer, a model of sound",) if sound else ()
 
     def position(self, fields: Fields) -> PositionConfig:
         return Learned1d(register_rows=True, resampling=self.resampling)
@@ -291,7 +314,7 @@ class HfYolos(HfVit):
         def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
             cls, others = own[0].split([1, registers])  # (1, D), (registers, D)
             first, rest, patches = own[1].tensor_split([1, 1 + registers], dim=1)
-            tables = torch.cat([first, patches, rest], dim=1)  # (copies, 1 + N + registers, D)
+            tables = concat([first, patches, rest], dim=1)  # (copies, 1 + N + registers, D)
             return [cls[None], others[None], tables[:1], *([tables[1:, None]] if layers else [])]
 
         kernel = patch_kernel("stem.project.weight", f"{STEM}.weight", model.stem.patch)

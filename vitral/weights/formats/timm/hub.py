@@ -7,7 +7,7 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
 from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
-from vitral.weights.formats.format import CONFIG, Checkpoint, assumed_preprocessing, count_layers
+from vitral.weights.formats.format import CONFIG, USE_ANOTHER, Checkpoint, assumed_preprocessing, count_layers
 
 MISMATCH = "weights.config_mismatch"
 FILTERS: dict[str, Filter] = {"bilinear": "bilinear", "bicubic": "bicubic", "random": "bicubic"}
@@ -111,4 +111,5 @@ def parse_crop(given: Mapping[str, Any]) -> EvalCropConfig:
 def config_error(ckpt: Checkpoint, message: str, code: str, field: str = "") -> WeightsError:
     """An error about the file beside the weights."""
     where = f"{ckpt.path.parent / CONFIG}{field}"
-    return WeightsError(message, code=code, where=where, hint="download it again, with the weights")
+    hint = USE_ANOTHER if code == "weights.unsupported" else "download it again, with the weights"
+    return WeightsError(message, code=code, where=where, hint=hint)

@@ -23,6 +23,7 @@ from vitral.weights.formats.rules import (
     Rule,
     Weights,
     averaged_heads,
+    concat,
     constant,
     mapped,
     named_rules,
@@ -201,7 +202,12 @@ def relation_rules(model: Vit) -> Iterator[Rule]:
     """Learned frequencies, which are one tensor (2, depth, H, d/2) in timm."""
     if isinstance(inside_attention(model.position), RopeMixed):
         ours = tuple(f"blocks.{layer}.mixer.heads.relation.frequencies" for layer in range(model.depth))
-        yield Rule(ours, ("rope.freqs",), lambda found: found[0].unbind(1), lambda own: [torch.stack(list(own), dim=1)])
+        yield Rule(
+            ours,
+            ("rope.freqs",),
+            lambda found: found[0].unbind(1),
+            lambda own: [concat([each[:, None] for each in own], dim=1)],
+        )
 
 
 def layer_rules(model: Vit, layout: TensorLayout) -> Iterator[Rule]:

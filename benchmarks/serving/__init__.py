@@ -1,0 +1,1 @@
+"""Load on a real server: `python -m benchmarks.serving`."""

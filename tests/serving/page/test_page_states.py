@@ -1,0 +1,146 @@
+"""The page when the server is busy or gone, in Chinese, in the dark, on a phone, and for those who do not see it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.inference.truth import loaded
+from tests.models.variants import small
+from tests.serving.client import photo
+from tests.serving.page.visit import Visit
+from vitral.serving.config import ServeConfig
+from vitral.serving.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+REFUSED = ("Failed to load resource",)  # chromium says so of every refusal
+TINY = ServeConfig(port=0, engine="eager", decoders=1)
+Open = Callable[..., Visit]
+
+
+def test_a_server_that_stops_is_noticed_and_waited_for(visit: Open) -> None:
+    with Server({"vit": loaded(small())}, TINY) as first:
+        page = visit(first.url).ready().look(photo())
+        port = int(first.url.rpartition(":")[2])
+    page.excused = REFUSED
+    page.drop(photo(seed=2), "dog.jpg")
+    assert page.problem() == "The server does not answer."
+    assert page.text(".said") == "No answer yet"
+    assert page.page.locator("[data-part=image]").is_visible()
+    with Server({"vit": loaded(small())}, TINY.model_copy(update={"port": port})):
+        page.page.locator(".bars li").first.wait_for()  # by itself
+        page.page.locator(".problem:visible").wait_for(state="detached")
+        assert page.text(".meta").startswith("dog.jpg")
+
+
+def test_a_busy_server_is_asked_again_after_the_time_it_names(visit: Open) -> None:
+    page = visit().ready()
+    page.excused = REFUSED
+    refused: list[str] = []
+
+    def refuse(route: "Route") -> None:
+        if len(refused) < 2:
+            refused.append(route.request.url)
+            problem = '{"code": "serve.queue_full", "detail": "the queue is full", "request_id": "r1"}'
+            route.fulfill(
+                status=429, headers={"Retry-After": "2"}, body=problem, content_type="application/problem+json"
+            )
+        else:
+            route.continue_()
+
+    page.page.route("**/v1/*?*", refuse)
+    page.page.clock.install()
+    page.drop(photo())
+    assert page.problem() == "The server is busy."
+    assert page.text(".problem-hint") == "Trying again in 2 s."
+    assert page.page.locator(".bars li").count() == 0
+    page.page.clock.run_for(2500)
+    page.page.locator(".bars li").first.wait_for()
+    page.part("canvas").wait_for()
+    page.page.locator(".problem:visible").wait_for(state="detached")
+    assert len(refused) == 2
+
+
+def test_the_page_speaks_the_language_of_the_browser_and_can_switch(visit: Open) -> None:
+    page = visit(locale="zh-TW").ready()
+    assert page.page.locator("html").get_attribute("lang") == "zh-CN"
+    page.page.get_by_role("heading", name="vit 看到了什么").wait_for()
+    page.look(photo())
+    assert "最关注" in page.live()
+    page.drop(b"hello", "notes.txt", "text/plain")
+    assert page.problem() == "notes.txt 不是图片。"
+    page.page.locator("#language").click()
+    assert page.page.locator("html").get_attribute("lang") == "en"
+    assert page.problem() == "notes.txt is not an image."
+    page.page.reload()
+    page.ready().page.get_by_role("heading", name="What does vit see?").wait_for()
+
+
+def test_both_languages_have_the_same_texts(visit: Open) -> None:
+    read = """async () => {
+        const {TEXTS} = await import('/page/texts.js');
+        const kinds = (texts) => Object.fromEntries(Object.entries(texts).map(([key, value]) => [key, typeof value]));
+        return [kinds(TEXTS.en), kinds(TEXTS.zh)];
+    }"""
+    page = visit().ready()
+    english, chinese = page.page.evaluate(read)
+    assert english == chinese
+
+
+def test_the_page_follows_the_dark_and_has_a_button_against_it(visit: Open) -> None:
+    color = "getComputedStyle(document.body).backgroundColor"
+    page = visit(color_scheme="dark").ready()
+    assert page.page.evaluate(color) == "rgb(20, 23, 27)"
+    page.page.locator("#theme").click()
+    assert page.page.evaluate(color) == "rgb(251, 250, 247)"
+
+
+@pytest.mark.parametrize("width", [pytest.param(320, marks=pytest.mark.slow), 390])
+def test_nothing_is_wider_than_a_phone(visit: Open, width: int) -> None:
+    page = visit(viewport={"width": width, "height": 800}, has_touch=True, is_mobile=True).ready()
+    wide = "document.documentElement.scrollWidth"
+    assert page.page.evaluate(wide) <= width
+    assert page.page.locator(".drop-title").text_content() == "Take or choose a photo"
+    page.look(photo(), "a" * 90 + ".jpg")
+    page.drop(b"hello", "b" * 90 + ".txt", "text/plain")
+    page.problem()
+    assert page.page.evaluate(wide) <= width
+    hint, actions = (page.page.locator(f".{part}").bounding_box() for part in ("problem-hint", "problem-actions"))
+    assert hint is not None
+    assert actions is not None
+    assert actions["y"] > hint["y"] + hint["height"]  # the text has the whole width
+    page.page.get_by_role("button", name="Compare").tap()
+    page.part("bars", 1).locator("li").first.wait_for()
+    assert page.page.evaluate(wide) <= width
+    first, second = (page.part("photo", number).bounding_box() for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert second["y"] > first["y"] + first["height"]  # one above the other
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "light": {},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True},
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_axe_finds_nothing_that_keeps_anyone_out(visit: Open, state: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install 'vitral[test]'").Axe()
+    page = visit(**STATES[state]).ready()
+
+    def violations() -> list[str]:
+        found = axe.run(page.page).response["violations"]
+        return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
+
+    assert violations() == []
+    page.look(photo())
+    page.drop(b"hello", "notes.txt", "text/plain")
+    page.problem()
+    page.click_patch(0.5, 0.5)
+    page.page.get_by_role("button", name="Compare").click()
+    page.part("canvas", 1).wait_for()
+    assert violations() == []

@@ -1,0 +1,84 @@
+"""A visit to the page in a real browser: what a person does there, and all that the page says and asks for."""
+
+from base64 import b64encode
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, JSHandle, Locator, Page
+
+TRANSFER = """([data, name, type]) => {
+    const transfer = new DataTransfer(), bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+    transfer.items.add(new File([bytes], name, {type}));
+    return transfer;
+}"""
+ANSWERED = "html[data-ready] .panel:first-child .bars li >> nth=0"
+
+
+class Visit:
+    """A page that was opened. `excused` are parts of the messages that chromium writes for refused requests."""
+
+    def __init__(self, browser: "Browser", url: str, fragment: str = "", **options: Any) -> None:
+        settings = {"viewport": {"width": 1280, "height": 800}, "locale": "en-US", "reduced_motion": "reduce"}
+        self.context = browser.new_context(**(settings | options))
+        self.page: Page = self.context.new_page()
+        self.url, self.said, self.asked = url, list[str](), list[str]()
+        self.excused: tuple[str, ...] = ()
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(f"{url}/{fragment}")
+
+    def ready(self) -> "Visit":
+        self.page.locator("html[data-ready]").wait_for()
+        return self
+
+    def close(self) -> None:
+        """The page kept quiet, and asked nobody but its server."""
+        self.context.close()
+        assert [text for text in self.said if not any(part in text for part in self.excused)] == []
+        assert [url for url in self.asked if not url.startswith((f"{self.url}/", "blob:", "data:"))] == []
+
+    def drop(self, data: bytes, name: str = "cat.jpg", kind: str = "image/jpeg", panel: int = 0) -> None:
+        self.page.locator(".panel").nth(panel).dispatch_event("drop", {"dataTransfer": self.transfer(data, name, kind)})
+
+    def transfer(self, data: bytes, name: str, kind: str) -> "JSHandle":
+        return self.page.evaluate_handle(TRANSFER, [b64encode(data).decode(), name, kind])
+
+    def look(self, data: bytes, name: str = "cat.jpg") -> "Visit":
+        """Drop a photo and wait for the prediction and the maps."""
+        self.drop(data, name)
+        self.page.locator(ANSWERED).wait_for()
+        self.page.locator("#controls").wait_for()
+        return self
+
+    def part(self, name: str, panel: int = 0) -> "Locator":
+        return self.page.locator(".panel").nth(panel).locator(f"[data-part={name}]")
+
+    def text(self, selector: str) -> str:
+        return (self.page.locator(selector).first.text_content() or "").replace("\xa0", " ")
+
+    def live(self) -> str:
+        return self.text("#live")
+
+    def problem(self) -> str:
+        """The title of the problem that is shown, as soon as it is."""
+        self.page.locator("[role=alert]:visible, .problem:visible").first.wait_for()
+        return self.text(".problem:visible .problem-title")
+
+    def map(self, panel: int = 0) -> str:
+        return str(self.part("canvas", panel).evaluate("canvas => canvas.toDataURL()"))
+
+    def click_patch(self, row: float, column: float) -> None:
+        """Click at a share of the height and width of the grid."""
+        box = self.part("grid").bounding_box()
+        assert box is not None
+        self.part("grid").click(position={"x": column * box["width"], "y": row * box["height"]})
+
+    def copied(self, kind: str) -> str:
+        self.page.locator(f"[data-copy={kind}]").click()
+        self.page.locator("#toast:visible").wait_for()
+        return str(self.page.evaluate("navigator.clipboard.readText()"))
+
+    def choose(self, path: Path) -> None:
+        self.page.locator("#file").set_input_files(path)

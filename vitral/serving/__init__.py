@@ -1,0 +1,1 @@
+"""Serving: an HTTP API for programs, and a page for people."""

@@ -1,0 +1,1 @@
+"""The routes: Vitral's own API, the Open Inference Protocol, and their documentation."""

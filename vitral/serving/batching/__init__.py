@@ -1,0 +1,1 @@
+"""From single images to batches: admission, decoding, and one lane of computation for all models."""

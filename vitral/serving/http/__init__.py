@@ -1,0 +1,1 @@
+"""What every request passes: access, limits, uploads, problems, metrics and logs."""

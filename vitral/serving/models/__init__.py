@@ -1,0 +1,1 @@
+"""Models that are ready to answer: predictions, features and explanations."""

@@ -1,0 +1,1 @@
+"""The page of the server: hand-made, without a framework, and served from memory."""
