@@ -21,9 +21,10 @@ from vitral.runs.callbacks.events import RunEvent, Saved
 EDITABLE = {"README.md"}  # which its owner may change
 COSTS = {"times.jsonl"}  # logs of what was spent: damage does not matter
 SETTINGS = {
-    "image_size": 16, "model.stem.patch": 8, "model.width": 16, "model.depth": 2, "model.mixer.heads": 2,
-    "batch_size": 4, "epochs": 3, "workers": 0, "eval_every": 1, "checkpoints.every_seconds": 0, "device": "cpu",
-    "microbatches": 2, "model.block.drop_path_rate": 0.2, "task.mixing": "mixup", "average": "ema",
+    "image_size": 16, "model.stem": "patches", "model.stem.patch": 8, "model.width": 16, "model.depth": 2,
+    "model.mixer.heads": 2, "batch_size": 4, "epochs": 3, "workers": 0, "eval_every": 1,
+    "checkpoints.every_seconds": 0, "device": "cpu", "microbatches": 2, "model.block.drop_path_rate": 0.2,
+    "task.mixing": "mixup", "average": "ema",
 }  # fmt: skip
 TRAINING = 10.0  # seconds of CPU that a resumed run may take: it trains to its end
 KILL_AT = 4  # the checkpoint after which the run is killed

@@ -19,8 +19,8 @@ from vitral.training.callbacks import SignalHandler
 EACH = {"train": 12, "val": 4}  # images of each class
 COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl", "results.csv")
 SETTINGS = (
-    "image_size=16", "model.stem.patch=8", "model.width=16", "model.depth=2", "model.mixer.heads=2", "batch_size=5",
-    "epochs=3",
+    "image_size=16", "model.stem=patches", "model.stem.patch=8", "model.width=16", "model.depth=2",
+    "model.mixer.heads=2", "batch_size=5", "epochs=3", "optimizer=adamw",
     "lr=3e-3", "eval_every=1", "workers=0", "checkpoints.every_seconds=1000",
 )  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_without_settings_the_recipe_is_the_one_that_train_chooses(tmp_path: Pat
     assert "224" not in format_report(diagnosis)
     larger = check(data, image_size=96, workers=0)
     assert larger.training is not None
-    assert (larger.training.image_size, larger.training.patches) == (Size(96, 96), 36)
+    assert (larger.training.image_size, larger.training.patches) == (Size(96, 96), 144)
     assert [finding.kind for finding in larger.findings if finding.kind == "enlarged"] == ["enlarged"]
 
 

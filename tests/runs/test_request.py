@@ -8,6 +8,7 @@ from tests.weights.bundles import bundle_of, tensors_of
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models.head import LinearHead, NoHead
+from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Steps
 from vitral.runs.request import RunRequest, open_samples, resolve
 from vitral.training.ema import NoAverage
@@ -63,6 +64,16 @@ def test_a_task_without_labels_takes_loose_images(tmp_path: Path) -> None:
 def test_a_task_that_compares_views_is_chosen_together_with_them(tmp_path: Path, views: str) -> None:
     found = resolve(wish(photos(tmp_path), "task=dino", views, "task.head.outputs=32")).recipe
     assert (found.task.kind, found.images.views.kind) == ("dino", "two")
+
+
+def test_a_task_is_chosen_together_with_the_stem_that_it_needs(tmp_path: Path) -> None:
+    data = str(photos(tmp_path))
+    plain = RunRequest(data, recipe="small_thousands", settings={"task": "mae", "model.stem": "patches"})
+    found = resolve(plain).recipe
+    assert isinstance(found.model, Vit)
+    assert (found.task.kind, found.model.stem.kind) == ("mae", "patches")
+    with raises("config.unsupported", "mae", "convolutions"):
+        resolve(plain._replace(settings={"task": "mae"}))
 
 
 def test_without_a_recipe_one_is_chosen_and_said_why(tmp_path: Path) -> None:

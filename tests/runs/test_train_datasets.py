@@ -20,7 +20,14 @@ from vitral.runs.request import OBJECT
 from vitral.runs.train import Run
 from vitral.tasks.classify import Classify
 
-SMALL = {"model.width": 16, "model.depth": 1, "mixer.heads": 1, "model.stem.patch": 8, "workers": 0, "batch_size": 8}
+SMALL = {
+    "model.width": 16,
+    "model.depth": 1,
+    "mixer.heads": 1,
+    "model.stem": {"kind": "patches", "patch": 8},
+    "workers": 0,
+    "batch_size": 8,
+}
 
 
 class Disks(Dataset[Any]):

@@ -1,36 +1,37 @@
 """Recipes for a folder of your own photos: hundreds of them from scratch, and any number from given weights."""
 
 from vitral.data.transforms.crop import RandomResizedCrop
-from vitral.data.transforms.mixup import Mixup
+from vitral.data.transforms.mixup import CutMix
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Images, ImagesSeen, Recipe
-from vitral.recipes.small import small_vit
-from vitral.tasks.classify import Classify
-from vitral.training.ema import Ema, Polyak
+from vitral.recipes.small import stem_vit
+from vitral.tasks.classify import Classify, Softmax
+from vitral.training.ema import Polyak
 from vitral.training.finetune import LinearProbeThenFinetune, Staged
-from vitral.training.optimizers import AdamW
-from vitral.training.schedules import Cosine
+from vitral.training.optimizers import AdamW, Muon
+from vitral.training.schedules import Cosine, Linear
 
 
 def small_hundreds() -> Recipe:
-    """Hundreds of photos, from scratch: so few that any model memorizes them, so a small one on random crops.
+    """Hundreds of photos, from scratch: a small model on strong crops, 15% of the area at the least.
 
     Run:     vitral train photos/
-    Takes:   44 s of one core for 243 photos
-    Reaches: 70.6% of 153 photos of ants and bees (seed 0); the majority class has 54%
+    Takes:   102 s of one core of an AMD EPYC for 243 photos
+    Reaches: 73.9% of 153 photos of ants and bees (seed 0); the majority class has 54%
     """
     return Recipe(
         name="small_hundreds",
-        model=small_vit(image=64, channels=3, patch=16, width=128, depth=4),
-        images=Images(crop=RandomResizedCrop(area=(0.3, 1.0))),
-        task=Classify(mixing=Mixup(alpha=0.2)),
+        model=stem_vit(image=64, channels=3, stem=(32, 64, 128), width=128, depth=4),
+        images=Images(crop=RandomResizedCrop(area=(0.15, 1.0))),
+        task=Classify(loss=Softmax(smoothing=0.1), mixing=CutMix()),
         length=Epochs(epochs=60),
-        batch_size=16,
-        optimizer=AdamW(lr=5e-4, weight_decay=0.1),
-        schedule=Cosine(warmup=0.1),
-        average=Ema(decay=0.98),
+        batch_size=32,
+        optimizer=Muon(lr=0.014, adamw_lr=2e-3),
+        schedule=Linear(warmup=0.05),
+        clip="none",
+        average=Polyak(start=0.85),
         eval_every=5.0,
     )
 

@@ -18,13 +18,13 @@ from vitral.data.datasets.torch_dataset import DatasetStore, gives_tensors, open
 from vitral.data.loading.sampler import hold_out, subset
 from vitral.data.samples import OnFault, Samples, StratifiedSplit, refuse
 from vitral.data.transforms.preprocessing import Normalize
-from vitral.data.transforms.views import MultiCrop, OneView, TwoViews
+from vitral.data.transforms.views import MultiCrop
 from vitral.models.base import nearest_multiple
 from vitral.models.registry import ModelLike, model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.paper import nearest_image_size
-from vitral.recipes.recipe import Images, Recipe, load_recipe
+from vitral.recipes.recipe import DataConfig, Images, Recipe, load_recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
 from vitral.runs.options import RUN_OPTIONS, TrainOptions
 from vitral.tasks import TaskConfig
@@ -37,6 +37,7 @@ from vitral.weights.create import is_name_of
 from vitral.weights.formats.pretraining import inferred_settings, read_training_parts
 from vitral.weights.hub import pinned_name
 from vitral.weights.load import OpenedModel, open_model
+from vitral.weights.reader import ReadOptions
 
 log = logging.getLogger("vitral")
 
@@ -47,7 +48,6 @@ DATA_SETTINGS = (
     "weights_options",
     "root",
     "images.lenient",
-    "images.views",  # that a task compares
     "images.max_pixels",
 )  # which are needed to open the data and the weights
 HELD_OUT = 0.2  # of the training images, where the stages of fine-tuning need validation images and there are none
@@ -124,25 +124,27 @@ def resolve(request: RunRequest, samples: Samples | None = None) -> ResolvedRun:
     return ResolvedRun(recipe, samples, reason, source)
 
 
-def data_recipe(request: RunRequest) -> Recipe:
-    """The recipe of a request with the settings that are needed to open its data and weights, and no others."""
-    settings = _expand(request.settings)
-    base = _with_data(_given_recipe(request) or _recipe_for_task(settings), request)
-    needed = {path for path in settings if f"{path}.".startswith(tuple(f"{name}." for name in DATA_SETTINGS))}
-    return override(base, {path: value for path, value in settings.items() if path in needed})
-
-
-class _ChosenTask(Config):
-    """The task alone."""
+class _Inputs(Config):
+    """What is needed of a recipe to open its data and weights."""
 
     task: TaskConfig = Classify()
+    data: DataConfig = DataConfig()
+    weights: str = ""
+    weights_options: ReadOptions = ReadOptions()
+    images: Images = Images()
 
 
-def _recipe_for_task(settings: Mapping[str, object]) -> Recipe:
-    """A recipe with as many views of an image as the task of these settings compares."""
-    given = {path: value for path, value in settings.items() if path.partition(".")[0] == "task"}
-    task = override(_ChosenTask(), given).task
-    return Recipe(task=task, images=Images(views=TwoViews() if task.views > 1 else OneView()))
+def data_recipe(request: RunRequest) -> Recipe:
+    """The recipe of a request with the settings that are needed to open its data and weights, and no others.
+
+    Whether these fit its model is not asked: that of the run may be chosen once the data and the weights are open.
+    """
+    settings = _expand(request.settings)
+    base = _with_data(_given_recipe(request) or Recipe(), request)
+    needed = tuple(f"{name}." for name in DATA_SETTINGS)
+    inputs = _Inputs(**{name: getattr(base, name) for name in _Inputs.model_fields})
+    inputs = override(inputs, {path: value for path, value in settings.items() if f"{path}.".startswith(needed)})
+    return base.model_copy(update={name: getattr(inputs, name) for name in _Inputs.model_fields})
 
 
 def _for_tensors(store: DatasetStore, settings: Mapping[str, object]) -> dict[str, object]:
