@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # so that mypy, which reads this first, does not analyze the 
     from vitral.data.loading.loader import Loader as Loader
     from vitral.data.samples import Split as Split
     from vitral.data.transforms.preprocessing import Preprocessing as Preprocessing
+    from vitral.experiments.paper import PaperRun as PaperRun
+    from vitral.experiments.paper import paper as paper
     from vitral.explanation.explain import explain as explain
     from vitral.explanation.walkthrough.describe import describe as describe
     from vitral.inference.predictor import Predictor as Predictor

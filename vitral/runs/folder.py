@@ -154,6 +154,7 @@ class TimeRecord(Config):
     peak_memory: int  # bytes
     threads: int
     processes: int
+    cpu_seconds: float = 0.0  # of this session in the main process, without its workers; 0 in older runs
 
 
 class TimeLog:
@@ -162,7 +163,7 @@ class TimeLog:
     def __init__(self, folder: Path, processes: int, device: torch.device) -> None:
         self.processes, self.device = processes, device
         self.started = utc_now()
-        self._clock = time.monotonic()
+        self._clock, self._cpu = time.monotonic(), time.process_time()
         self._log: JsonlLog | None = None
         try:
             self._log = JsonlLog(folder / TIMES_FILE)
@@ -185,6 +186,7 @@ class TimeLog:
             peak_memory=peak_memory(self.device),
             threads=torch.get_num_threads(),
             processes=self.processes,
+            cpu_seconds=round(time.process_time() - self._cpu, 3),
         )
         if self._log is not None:
             self._log.append(record.model_dump())
@@ -215,6 +217,11 @@ def _time_lines(folder: Path) -> list[bytes]:
 def total_seconds(records: list[TimeRecord]) -> float:
     """The seconds of all sessions together, each up to its last record."""
     return sum({record.started: record.seconds for record in records}.values())
+
+
+def total_cpu_seconds(records: list[TimeRecord]) -> float:
+    """The CPU seconds of all sessions together, each up to its last record."""
+    return sum({record.started: record.cpu_seconds for record in records}.values())
 
 
 def utc_now() -> str:

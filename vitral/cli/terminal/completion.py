@@ -33,6 +33,7 @@ PREDICTION_FORMATS = ("table", "json", "jsonl", "csv")
 TABLE_FORMATS = ("table", "json", "csv")
 EXPORT_FORMATS = ("onnx", "openvino", "torch")
 LIBRARIES = ("vitral", "timm", "google", "huggingface", "torchvision", "vit-pytorch", "labml")
+SCALES = ("tiny", "small", "full")
 TASKS = ("classify", "masked_patches", "mae", "simmim", "beit", "dino", "ibot", "moco_v3", "ijepa", "lejepa")
 
 
@@ -74,3 +75,10 @@ def complete_weights(incomplete: str) -> list[str]:
     from vitral.weights.pretrained import PRETRAINED
 
     return complete_name_or_path(tuple(PRETRAINED))(incomplete)
+
+
+def complete_experiment(incomplete: str) -> list[str]:
+    """Completes the name of an experiment of the paper."""
+    from vitral.experiments.registry import list_experiments
+
+    return [each.name for each in list_experiments() if each.name.startswith(incomplete)]

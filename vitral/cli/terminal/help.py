@@ -18,6 +18,7 @@ VERB_GROUPS = {  # in the order of use
     "Train": ("train", "sweep", "selftrain", "demo"),
     "Look at a model": ("evaluate", "explain", "describe", "models"),
     "Explore images": ("search", "cluster", "curate"),
+    "Study": ("paper",),
     "Use a model": ("predict", "serve", "export", "convert", "merge", "sign", "bench"),
 }
 REST = "More"  # verbs of no group

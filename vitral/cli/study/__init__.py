@@ -1,0 +1,1 @@
+"""Verbs that study the paper."""

@@ -1,0 +1,1 @@
+"""Studies of the paper's appendices, and of later papers."""
