@@ -15,11 +15,15 @@ LOOK = Path(__file__).parent  # where look.css is
 
 def printable(name: str) -> str:
     """The name with control codes and broken Unicode escaped, safe for a terminal or a page."""
+    if name.isprintable():
+        return name
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
 def printable_text(text: str) -> str:
     """Text of several lines with control codes and broken Unicode escaped, except line breaks and tabs."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
 
 
