@@ -30,18 +30,20 @@ def budget() -> Iterator[None]:
 
 
 class Gauge:
-    """Counts how many images are decoded at once."""
+    """Counts how many images are decoded at once, each of which waits until there are as many as are expected."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.most = 0
-        self.lock, decode = threading.Lock(), EncodedImage._decode
+        changed, decode = threading.Condition(), EncodedImage._decode
 
         def counted(image: EncodedImage, min_size: Size) -> object:
-            with self.lock:
+            with changed:
                 self.now += 1
                 self.most = max(self.most, self.now)
-            time.sleep(0.02)
-            with self.lock:
+                changed.notify_all()
+                changed.wait_for(lambda: self.most >= expected, timeout=60)
+            time.sleep(0.02)  # in which one more than expected could begin
+            with changed:
                 self.now -= 1
             return decode(image, min_size)
 
@@ -58,7 +60,7 @@ def test_threads_decode_together_what_fits_into_the_budget(
     total: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_budget(memory.thread_budget(total))
-    gauge = Gauge(monkeypatch)
+    gauge = Gauge(most, monkeypatch)
     decode_all(6)
     assert gauge.most == most
 
