@@ -12,19 +12,13 @@ from tests.training.distributed.race import images
 @pytest.fixture(scope="session")
 def played(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder of the scenes that end well."""
-    return play_once("talk+shares+partings+races+scales+full", tmp_path_factory, request)
+    return play_once("talk+shares+partings+races+scales+some_methods+full", tmp_path_factory, request)
 
 
 @pytest.fixture(scope="session")
 def played_exactly(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The folder of the runs in float64, which take longer than all other scenes."""
     return play_once("exact", tmp_path_factory, request)
-
-
-@pytest.fixture(scope="session")
-def played_methods(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """The folder of the runs of some self-supervised methods."""
-    return play_once("some_methods", tmp_path_factory, request)
 
 
 @pytest.fixture(scope="session")

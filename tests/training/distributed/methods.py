@@ -41,7 +41,7 @@ from vitral.training.loop import Microbatch, StepResult, train
 from vitral.training.optimizers import AdamW, CosineDecay
 from vitral.training.schedules import Cosine
 
-STEPS, STOP = 20, 7
+STEPS, STOP = 12, 5
 BATCH = 4
 MODEL = model_config(
     "Ti/16", {"image_size": 16, "stem.patch": 2, "width": 16, "depth": 2, "mixer.heads": 2, "head": "none"}
@@ -59,7 +59,7 @@ class Method(NamedTuple):
 LOCAL = View(crop=RandomResizedCrop(area=(0.2, 0.5)), size=Size(8, 8))
 CROPS = MultiCrop(local=LOCAL, local_views=2)
 OUTPUTS = DinoOutputs(outputs=24, hidden=20, bottleneck=8, frozen_length=False)
-FAST = CosineMomentum(start=0.9)  # so that 20 steps move the teacher
+FAST = CosineMomentum(start=0.9)  # so that 12 steps move the teacher
 METHODS: dict[str, Method] = {
     "masked_patches": Method(MaskedPatches(target=WholePatch()), draws_by_image=False),
     "mae": Method(Mae(decoder=Decoder(width=16, depth=1, heads=2))),
@@ -96,7 +96,7 @@ def recipe(name: str, distributed: DistributedConfig, microbatches: int = 1, wor
         batch_size=BATCH,
         microbatches=microbatches,
         # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
-        optimizer=AdamW(lr=3e-3, eps=1e-4, weight_decay=0.04, decay_schedule=CosineDecay(end=0.4)),
+        optimizer=AdamW(lr=5e-3, eps=1e-4, weight_decay=0.04, decay_schedule=CosineDecay(end=0.4)),
         schedule=Cosine(warmup=2),
         clip=PerParameterClip(max_norm=3.0),
         distributed=distributed,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 120  # in which any scene must be over
+SECONDS = 300  # in which any scene must be over
 
 
 def begin(scene: str, folder: Path, size: int) -> list[subprocess.Popen[str]]:
@@ -27,6 +27,13 @@ def begin(scene: str, folder: Path, size: int) -> list[subprocess.Popen[str]]:
 
 def play(scene: str, folder: Path, size: int = 2) -> None:
     """See a scene through."""
-    for process in begin(scene, folder, size):
-        _, said = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, said
+    processes = begin(scene, folder, size)
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=SECONDS)
+            assert process.returncode == 0, said
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()

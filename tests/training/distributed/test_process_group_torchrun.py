@@ -13,6 +13,7 @@ from tests.runs.small import SETTINGS, photos
 from tests.training.distributed.processes import ROOT, SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_the_processes_that_are_left_say_which_one_was_killed_and_how_to_resume(tmp_path: Path) -> None:
     photos(tmp_path / "photos")

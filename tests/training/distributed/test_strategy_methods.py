@@ -37,7 +37,7 @@ def test_every_task_without_labels_is_a_method_here() -> None:
 
 
 def folder_of(name: str, request: pytest.FixtureRequest) -> Path:
-    found: Path = request.getfixturevalue("played_methods" if name in SOME else "played_all_methods")
+    found: Path = request.getfixturevalue("played" if name in SOME else "played_all_methods")
     return found
 
 
