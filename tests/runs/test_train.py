@@ -123,11 +123,12 @@ CHEAPER = {
 def test_a_run_with_cheaper_steps_resumes_to_the_byte(
     home: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
 ) -> None:
-    begin(home, *ALL, out="plain")
-    begin(home, *ALL, *settings, out="unbroken")
+    changed = (*ALL, *settings, "epochs=2")
+    begin(home, *ALL, "epochs=2", out="plain")
+    begin(home, *changed, out="unbroken")
     assert content(home / "unbroken") != content(home / "plain")
     monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
-    run = begin(home, *ALL, *settings, "workers=2")
+    run = begin(home, *changed, "workers=2")
     while run.signal:
         run = resume(str(home / "run"))
     assert content(home / "run") == content(home / "unbroken")
@@ -219,6 +220,7 @@ def test_a_run_goes_on_though_the_weights_that_it_started_from_are_gone(
     assert content(home / "run") == content(home / "unbroken")
 
 
+@pytest.mark.usefixtures("counted_clock")
 def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(home, "steps=1", out="first")
     opened: list[Path] = []

@@ -70,7 +70,7 @@ def test_a_run_stopped_after_every_step_of_every_stage_ends_in_the_same_bits(
     assert list(evaluations(home / "run")) == [0, 4, 6, 8, 12]  # each epoch, and the end of a stage
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", ["_begin_next_stage", "_use_stage", "save", "evaluate"])
 def test_a_kill_between_two_stages_loses_nothing(
     home: Path, first: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -168,6 +168,7 @@ def test_a_length_that_is_asked_for_is_divided_between_the_stages(
     assert run.step == run.steps
 
 
+@pytest.mark.usefixtures("counted_clock")
 def test_a_time_limit_has_one_stage(home: Path, first: Path) -> None:
     options = {"finetune": "staged", "finetune.layers": 1, "batch_size": 5, "workers": 0, "eval_every": 1000}
     run = start.train(str(home / "photos"), weights=str(first), out=home / "run", settings=options, time_limit="6s")

@@ -24,9 +24,11 @@ def begin_timed(home: Path, limit: str, *settings: str) -> Run:
     return train(where, recipe="small_hundreds", settings=complete, out=str(home / "run"), time_limit=limit)
 
 
+@pytest.mark.parametrize("clock", ["counted_clock", pytest.param("home", id="clock", marks=pytest.mark.slow)])
 def test_a_plan_of_steps_for_a_time_limit_can_be_repeated_to_the_bit_but_not_changed(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, clock: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
+    request.getfixturevalue(clock)
     started = time.monotonic()
     run = begin_timed(home, "7s")
     assert 4 < time.monotonic() - started < 14  # others may use the machine, too
