@@ -68,6 +68,7 @@ def test_an_object_of_a_script_trains_and_is_found_from_another_folder(parts: Pa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_part_from_a_file_trains_and_loads_with_trust_alone(kind: str, parts: Path, tmp_path: Path) -> None:
     settings = parse_settings(settings_for(kind, parts))

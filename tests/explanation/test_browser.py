@@ -245,6 +245,7 @@ PAGES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", PAGES)
 def test_no_page_is_wider_than_its_window(visit: Opener, kind: str) -> None:
     page = visit(*PAGES[kind]())

@@ -53,6 +53,7 @@ def test_pictures_of_any_size_become_the_very_pixels_that_the_model_sees(view: E
         assert np.array_equal(engine.run(pixels), wanted(pixels, needs)), size
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_pictures_of_one_size_do_too_even_where_numbers_have_32_bits(

@@ -68,6 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 VIEWS = [Resize(), CenterCrop(), Resize(filter="bicubic"), CenterCrop(aspect="squash", rounding="down")]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: EvalCropConfig, channels: int, home: Path) -> None:

@@ -34,6 +34,7 @@ def pixels(batch: int = 3, size: tuple[int, int] = (24, 32)) -> PixelBatch:
     return np.random.default_rng(0).integers(0, 256, (batch, *size, 3), dtype=np.uint8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
 def test_a_file_that_was_opened_again_answers_as_the_graph_does(target: Target, tmp_path: Path) -> None:
     found = plan(loaded(), metadata=FACTS)

@@ -46,6 +46,7 @@ def test_every_recipe_builds_a_task_and_an_optimizer_of_its_weights(name: str) -
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(learning) > 10
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FIXED_MODEL)
 def test_every_recipe_of_a_set_takes_its_images(name: str) -> None:
     recipe = get_recipe(name).with_classes(2)
@@ -73,6 +74,7 @@ def test_a_recipe_of_a_set_has_any_model_for_the_images_of_the_set() -> None:
     assert get_recipe("sample", "Ti/14").model.channels == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("images", "name"),
     [

@@ -106,6 +106,7 @@ def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
     assert caplog.text.count("fitted the head") == (2 if kind in {"lp_ft", "staged"} else 0)  # once for each run
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["head", "last_layers"])
 def test_what_is_frozen_comes_out_as_it_went_in(home: Path, first: str, kind: str) -> None:
     begin(home, first, *TUNED[kind], *AVERAGED)

@@ -39,6 +39,7 @@ def test_threads_are_recorded_and_used_again_whatever_is_set_then(home: Path, mo
     assert content(home / "again") == content(home / "run")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("one", "threads"), [(1.0, 1), (1.9, 2)], ids=["clearly faster", "hardly faster"])
 def test_on_a_busy_machine_a_trial_chooses_the_threads(
     one: float, threads: int, home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

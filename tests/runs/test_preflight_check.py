@@ -143,6 +143,7 @@ def test_faults_name_paths_as_the_user_wrote_them(tmp_path: Path, monkeypatch: p
     assert diagnosis.samples.where == "photos/"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parts", [("",), ("train", "val")])
 def test_images_without_labels_are_checked_and_train_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, ...]

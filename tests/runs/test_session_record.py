@@ -84,6 +84,7 @@ def test_lines_of_later_steps_are_dropped_whatever_they_hold(trained: Path, stop
     assert weights == (trained / "best/model.safetensors").read_bytes()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("content", [b"nonsense\n", b'{"step": 1}\n\xff\n', b"", None])
 def test_damaged_times_do_not_stop_a_run(trained: Path, stopped: Path, content: bytes | None) -> None:
     if content is None:
@@ -129,6 +130,7 @@ def test_a_checkpoint_without_a_digest_resumes_as_it_did(trained: Path, stopped:
 LINKS = (".lock", "metrics.jsonl", "results.csv", "results.csv.tmp", "report.html", "report.html.tmp", "times.jsonl")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LINKS)
 def test_nothing_is_written_through_a_link_in_a_run(stopped: Path, tmp_path: Path, name: str) -> None:
     victim = tmp_path / "precious"

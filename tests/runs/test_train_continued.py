@@ -27,6 +27,7 @@ def checkpoint(kind: str, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", TASKS)
 def test_a_checkpoint_of_the_authors_is_trained_on_with_all_its_parts(kind: str, tmp_path: Path) -> None:
     path = checkpoint(kind, tmp_path)

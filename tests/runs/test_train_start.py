@@ -54,6 +54,7 @@ def test_fine_tuning_that_only_harms_ends_with_the_weights_it_started_from(
     assert not all(torch.equal(tensors[name], each) for name, each in read_bundle(home / "run/last").tensors.items())
 
 
+@pytest.mark.slow
 def test_a_run_whose_start_is_its_best_resumes_to_the_same_bits(
     home: Path, first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_run_whose_start_is_its_best_resumes_to_the_same_bits(
     assert content(home / "run") == content(home / "unbroken")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_kill_around_the_first_bundle_loses_nothing(
     home: Path, first: Path, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -68,9 +68,11 @@ SMALL_CHOICES: dict[type[Any], dict[str, Any]] = {
 }
 
 
+PLAIN: dict[str, TaskConfig] = {task.__name__: task(**SMALL.get(task, {})) for task in union_members(TaskConfig)}
+
+
 def variants() -> dict[str, TaskConfig]:
-    """Each task as it stands, and with each kind of each of its choices."""
-    plain = {task.__name__: task(**SMALL.get(task, {})) for task in union_members(TaskConfig)}
+    """Each task with each kind of each of its choices."""
     chosen: dict[str, Any] = {
         f"{task.__name__}-{field}-{member.model_fields['kind'].default}": task(
             **SMALL.get(task, {}) | {field: member(**SMALL_CHOICES.get(member, {}))}
@@ -79,14 +81,22 @@ def variants() -> dict[str, TaskConfig]:
         for member in union_members(union)
     }
     return {
-        **plain,
         **chosen,
         "Classify-balanced": Classify(class_weights="balanced", mixing=CutMix()),
         "Ibot-koleo": Ibot(head=OUTPUTS, koleo=0.1),
     }
 
 
-EVERY = pytest.mark.parametrize("config", variants().values(), ids=variants().keys())
+EVERY = pytest.mark.parametrize(
+    "config",
+    [
+        *(pytest.param(config, id=name) for name, config in PLAIN.items()),
+        *(
+            pytest.param(config, id=name, marks=pytest.mark.slow if number % 4 else ())
+            for number, (name, config) in enumerate(variants().items())
+        ),
+    ],
+)
 
 
 def built(config: TaskConfig, **fields: Any) -> Task:

@@ -47,7 +47,7 @@ def assert_damage_is_noticed(bundle: Path, count: int) -> None:
 
 
 def test_a_flipped_bit_anywhere_names_its_file(bundle: Path) -> None:
-    assert_damage_is_noticed(bundle, 12)
+    assert_damage_is_noticed(bundle, 4)
 
 
 @pytest.mark.slow

@@ -332,6 +332,7 @@ def test_describe_prints_text_or_json() -> None:
     assert json.loads(run("describe", "Ti/16", *small, "--json").stdout)["image"] == [32, 32]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("notebook", [True, False])
 def test_a_notebook_gets_no_control_sequences(notebook: bool, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()

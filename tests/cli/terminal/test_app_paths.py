@@ -30,6 +30,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_path_that_does_not_exist_exits_3(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -98,6 +98,7 @@ def test_a_code_for_phones_is_printed_on_a_network_alone(monkeypatch: pytest.Mon
     assert (printed, opened) == ("", [])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["eager", "openvino"])
 def test_the_same_image_has_the_same_answer_everywhere(
     engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -113,6 +113,7 @@ def test_a_child_that_breaks_costs_only_its_file(decoder: IsolatedDecoder, how: 
 SLOW = {"hang": "0.5 s", "stop": "0.5 s", "spin": "0.1 s of CPU"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", SLOW)
 def test_a_child_that_does_not_end_is_ended(how: str, tmp_path: Path) -> None:
     limits = Isolation(processes=1, wall_seconds=30 if how == "spin" else 0.5, cpu_seconds=0.1)

@@ -77,6 +77,7 @@ def test_no_worker_runs_further_ahead_than_the_ring() -> None:
     assert pool.close()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("trouble", "kind", "code", "found"),
     [

@@ -102,6 +102,7 @@ def test_blur_keeps_the_mean_and_takes_detail_away() -> None:
     assert blurred.std() < 0.9 * scene().std()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=30)
 @given(

@@ -94,6 +94,7 @@ def test_a_run_that_stopped_before_its_data_was_hashed_says_so(
     assert (home / "run/fingerprint.json").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "content": "0123"}'])
 def test_a_damaged_fingerprint_is_refused(home: Path, text: str) -> None:
     begin(home)

@@ -133,7 +133,7 @@ def test_callbacks_change_no_byte(home: Path) -> None:
         (vitral.Finished, 12, 12),
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_an_error_of_a_callback_ends_a_run_that_is_saved_and_resumes_to_the_same_bytes(
     home: Path, kind: type, step: int, saved: int
 ) -> None:

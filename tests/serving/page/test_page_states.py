@@ -127,6 +127,7 @@ STATES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("state", STATES)
 def test_axe_finds_nothing_that_keeps_anyone_out(visit: Open, state: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install 'vitral[test]'").Axe()

@@ -140,6 +140,7 @@ REPOSITORY: dict[str, tuple[Backbone, tuple[str, ...], str]] = {
 ALTERED = re.compile(r"bias_mask$|attn\.qkv\.bias$|rope_embed|^head\.")  # what is no tensor of ours as it is
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", REPOSITORY)
 def test_a_model_answers_as_the_code_of_its_repository(tmp_path: Path, name: str) -> None:
     kind, settings, prefix = REPOSITORY[name]

@@ -93,6 +93,7 @@ def test_the_answers_would_tell_another_constant(setting: str) -> None:
     assert max(differences(other.eval(), answers("google_vit"))) > 1e-4
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["google_vit", "big_vision_map"])
 @pytest.mark.parametrize("prefix", ["opt/target/", "params/", "params/img/", "img/"])
 def test_names_may_stand_behind_a_prefix(name: str, prefix: str, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")
 LIKE = ("mlp.activation=gelu_tanh",)  # the small model of the tests has erf
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_a_round_trip_gives_the_same_bits_by_the_same_names(name: str, tmp_path: Path) -> None:
     loaded = vitral.load(

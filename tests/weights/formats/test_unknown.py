@@ -51,6 +51,7 @@ def test_every_foreign_file_has_an_expectation() -> None:
     assert len(FOREIGN) >= 30
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FOUND)
 def test_a_foreign_file_is_refused_by_what_it_is(tmp_path: Path, name: str) -> None:
     with raises("weights.unknown_format", f"{name}.safetensors") as caught:

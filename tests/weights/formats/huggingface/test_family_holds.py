@@ -31,6 +31,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_part_that_the_library_does_not_have_is_named(tmp_path: Path, change: str) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit", num_hidden_layers=3)).bundle

@@ -49,11 +49,13 @@ FAMILIES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_answers_as_the_library_does(tmp_path: Path, name: str) -> None:
     check_answers(vitral.load(folder(tmp_path, name)), name)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     check_round_trip(vitral.load(folder(tmp_path / "theirs", name)), tmp_path / "ours", FAMILIES[name])
