@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -47,10 +48,13 @@ def unfrozen() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unfrozen")
-def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected() -> None:
+def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pause_gc():
         made: list[object] = []
         made.append(made)
+    assert not any(each is made for each in gc.get_objects(generation=2))  # nothing was imported
+    with pause_gc():
+        monkeypatch.setitem(sys.modules, "new_module", ModuleType("new_module"))
     assert any(each is made for each in gc.get_objects(generation=2))
     assert gc.get_freeze_count() == 0
     with pause_gc():
@@ -61,11 +65,12 @@ def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected() -> N
 
 
 @pytest.mark.usefixtures("unfrozen")
-def test_what_somebody_has_frozen_stays_so() -> None:
+def test_what_somebody_has_frozen_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
         with pause_gc():
+            monkeypatch.setitem(sys.modules, "new_module", ModuleType("new_module"))
             made: list[object] = []
             made.append(made)
         assert gc.get_freeze_count() == frozen > 0
