@@ -1,17 +1,34 @@
 """Checks: the differences that results can tell, and the verdict on a claim."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from vitral.experiments.checks import Check, Sample, better, decide, equals, is_at_chance, overall, same, t_quantile
+from vitral.experiments.checks import (
+    Check,
+    Decision,
+    Sample,
+    better,
+    equals,
+    is_at_chance,
+    overall,
+    same,
+    t_quantile,
+)
+from vitral.experiments.checks import decide as decide_by_metric
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 4, 16, 60])
 @pytest.mark.parametrize("level", [0.05, 0.01])
 def test_the_quantile_is_that_of_the_t_distribution(level: float, degrees: int) -> None:
     assert t_quantile(level, degrees) == pytest.approx(stats.t.ppf(1 - level / 2, degrees), rel=1e-4)
+
+
+def decide(checks: Sequence[Check], samples: dict[str, Sample], exact: bool) -> list[Decision]:
+    return decide_by_metric(checks, lambda metric: samples, exact)
 
 
 def three(*values: float, images: int = 0) -> Sample:
@@ -33,6 +50,19 @@ def test_the_sampling_of_the_test_images_counts() -> None:
     assert found.verdict == "undecided"
     sampling = (0.52 * 0.48 + 0.48 * 0.52) / 100
     assert found.smallest == pytest.approx(stats.t.ppf(0.975, 4) * math.sqrt(sampling), rel=1e-4)
+
+
+def test_what_arms_have_in_common_on_the_same_images_drops_out() -> None:
+    right = np.array([True] * 52 + [False] * 48)
+    other = right.copy()
+    other[:2] = False  # two images fewer, and no others
+    samples = {"a": Sample((0.52,) * 3, 100, right.astype(float)), "b": Sample((0.50,) * 3, 100, other.astype(float))}
+    (found,) = decide([better("a", "b")], samples, exact=False)
+    paired = np.var(right.astype(float) - other) / 100
+    assert found.smallest == pytest.approx(stats.t.ppf(0.975, 4) * math.sqrt(paired), rel=1e-4)
+    alone = {name: each._replace(correct=np.zeros(0)) for name, each in samples.items()}
+    (independent,) = decide([better("a", "b")], alone, exact=False)
+    assert found.smallest < independent.smallest / 3  # type: ignore[operator]
 
 
 def test_a_difference_within_the_spread_is_undecided() -> None:
@@ -74,3 +104,10 @@ def test_the_verdict_is_that_of_the_weakest_check_and_an_arm_at_chance_makes_it_
     assert is_at_chance(three(0.11, 0.12, images=1000), chance=0.1)
     assert not is_at_chance(three(0.13, 0.14, images=1000), chance=0.1)
     assert not is_at_chance(three(0.13, 0.14), chance=0.0)
+
+
+def test_a_check_reads_the_values_of_its_own_metric() -> None:
+    values = {"": {"a": three(0.1, 0.2, 0.3), "b": three(0.1, 0.2, 0.3)}}
+    values["slope"] = {"a": three(2.0, 2.1, 2.2), "b": three(1.0, 1.1, 1.2)}
+    found = decide_by_metric([better("a", "b"), better("a", "b", metric="slope")], values.__getitem__, exact=False)
+    assert [each.verdict for each in found] == ["undecided", "held"]

@@ -7,7 +7,7 @@ import pytest
 from tests.errors import raises
 from tests.experiments.toy import CHAIN, STEPS, TOY, toy_photos
 from tests.runs.small import photos
-from vitral.experiments.experiment import Arm, Experiment
+from vitral.experiments.experiment import SCALES, Arm, Experiment
 from vitral.experiments.plan import FLOPS_PER_MULTIPLY_ADD, PASSES, plan_experiment, step_flops
 from vitral.experiments.registry import experiment_files, get_experiment
 from vitral.explanation.walkthrough.describe import describe
@@ -72,5 +72,7 @@ def test_budgets_that_differ_must_be_explained() -> None:
 def test_every_experiment_has_a_plan(name: str, scale: str) -> None:
     plan = plan_experiment(get_experiment(name), scale, "", "")  # type: ignore[arg-type]
     assert plan.arms
-    for each in plan.experiment.checks:
-        assert set(each.weights) <= {planned.arm.name for planned in plan.arms if planned.arm.compared}
+    checks = plan.experiment.list_checks(plan.scale)
+    assert bool(checks) == bool(plan.experiment.checks)
+    used = {frozenset(each.weights) for other in SCALES for each in plan.experiment.list_checks(other)}
+    assert used == {frozenset(each.weights) for each in plan.experiment.checks}  # none names an arm that no scale has

@@ -5,11 +5,12 @@ A difference counts if it is larger than both the spread over the seeds and the 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 Verdict = Literal["held", "not held", "undecided", "invalid"]
 LEVEL = 0.05  # of a wrong verdict on any check
@@ -25,11 +26,12 @@ class Check:
     weights: Mapping[str, float]  # by arm
     within: float | None = None  # None: it is above 0
     target: float = 0.0  # subtracted from the sum
+    metric: str = ""  # by default the one that the experiment compares
 
 
-def better(one: str, other: str, text: str = "") -> Check:
+def better(one: str, other: str, text: str = "", metric: str = "") -> Check:
     """The mean of an arm is above that of another."""
-    return Check(text or f"{one} is better than {other}", {one: 1.0, other: -1.0})
+    return Check(text or f"{one} is better than {other}", {one: 1.0, other: -1.0}, metric=metric)
 
 
 def same(one: str, other: str, within: float, text: str = "") -> Check:
@@ -47,6 +49,7 @@ class Sample(NamedTuple):
 
     values: tuple[float, ...]
     images: int = 0
+    correct: NDArray[np.float64] = np.zeros(0)  # (images,): the share of the seeds that classify each correctly
 
 
 class Decision(NamedTuple):
@@ -65,11 +68,15 @@ def t_quantile(level: float, degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(float(np.interp(1 - level, inside / inside[-1], angles)))
 
 
-def decide(checks: Sequence[Check], samples: Mapping[str, Sample], exact: bool) -> list[Decision]:
-    """The verdict on each check; `exact` values have no spread."""
-    spread, degrees = pooled_spread(samples)
-    quantile = t_quantile(LEVEL / len(checks), degrees) if checks and degrees else math.inf
-    return [_decide(check, samples, 0.0 if exact else spread, 0.0 if exact else quantile) for check in checks]
+def decide(checks: Sequence[Check], samples_of: Callable[[str], Mapping[str, Sample]], exact: bool) -> list[Decision]:
+    """The verdict on each check, by the values of its metric; `exact` values have no spread."""
+    found = []
+    for check in checks:
+        samples = samples_of(check.metric)
+        spread, degrees = (0.0, 0) if exact else pooled_spread(samples)
+        quantile = 0.0 if exact else t_quantile(LEVEL / len(checks), degrees) if degrees else math.inf
+        found.append(_decide(check, samples, spread, quantile))
+    return found
 
 
 def pooled_spread(samples: Mapping[str, Sample]) -> tuple[float, int]:
@@ -85,11 +92,8 @@ def _decide(check: Check, samples: Mapping[str, Sample], spread: float, quantile
         return Decision(None, None, "undecided")
     means = {name: float(np.mean(each.values)) for name, each in found.items()}
     difference = sum(weight * means[name] for name, weight in check.weights.items()) - check.target
-    variance = 0.0
-    for name, weight in check.weights.items():
-        each, mean = found[name], means[name]
-        sampling = mean * (1 - mean) / each.images if each.images else 0.0
-        variance += weight**2 * (spread**2 / len(each.values) + sampling)
+    over_seeds = sum(weight**2 * spread**2 / len(found[name].values) for name, weight in check.weights.items())
+    variance = over_seeds + sampling_variance(check.weights, found)
     smallest = 0.0 if quantile == 0 else quantile * math.sqrt(variance)
     if not math.isfinite(smallest):
         return Decision(difference, None, "undecided")
@@ -102,6 +106,22 @@ def _decide(check: Check, samples: Mapping[str, Sample], spread: float, quantile
         inside, outside = max(abs(low), abs(high)) <= check.within, low > check.within or high < -check.within
         verdict = "held" if inside else "not held" if outside else "undecided"
     return Decision(difference, smallest, verdict)
+
+
+def sampling_variance(weights: Mapping[str, float], samples: Mapping[str, Sample]) -> float:
+    """The variance of a sum of means due to the choice of the test images.
+
+    All arms are tested on the same images. Where it is known which of them are classified correctly, what the arms have
+    in common drops out; else the arms are taken as independent, which is too cautious.
+    """
+    if all(samples[name].correct.size for name in weights):
+        each = sum(weight * samples[name].correct for name, weight in weights.items())  # (images,)
+        return float(np.var(each)) / np.size(each)
+    total = 0.0
+    for name, weight in weights.items():
+        mean, images = float(np.mean(samples[name].values)), samples[name].images
+        total += weight**2 * mean * (1 - mean) / images if images else 0.0
+    return total
 
 
 def overall(verdicts: Sequence[Verdict], at_chance: bool) -> Verdict:

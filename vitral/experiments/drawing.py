@@ -1,7 +1,7 @@
 """The figures of experiments: bars with the spread over seeds, and lines over a quantity, the paper's values beside."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from vitral.explanation.figures import HUES, INK, MARKERS, SOFT, add_axes, new_f
 
 if TYPE_CHECKING:
     from vitral.experiments.experiment import Experiment
-    from vitral.experiments.results import ArmResult, ExperimentResult
+    from vitral.experiments.results import ExperimentResult
 
 Draw = Callable[["ExperimentResult"], Figure]
 ROW = 0.34  # inches of a bar
@@ -33,42 +33,39 @@ def to_png(figure: Figure) -> bytes:
 
 
 def bars(result: "ExperimentResult") -> Figure:
-    """A row for each arm: the mean, a dot for each seed, the paper's value as a diamond."""
-    arms = [arm for arm in result.arms if arm.mean is not None]
+    """A row for each arm: a dot for each seed and a line at their mean, or a bar; the paper's value as a diamond."""
+    arms = [arm for arm in reversed(result.arms) if arm.mean is not None]
     height = max(1.6, ROW * len(arms))
     figure = new_figure(7.6, height + 0.9, result.title, subtitle(result))
     axes = add_axes(figure, 2.4, 0.85, 4.8, height)
-    scale = 100 if result.share else 1
-    for row, arm in enumerate(reversed(arms)):
-        dots = [scale * value for value in arm.values]
-        axes.barh(row, scale * (arm.mean or 0.0), color=HUES[5], alpha=0.55, height=0.62)
-        axes.plot(dots, [row] * len(dots), "o", color=HUES[0], markersize=4, label="a seed" if row == 0 else None)
-        if arm.paper is not None and not result.paper_name:
-            label = "the paper" if row == 0 else None
-            axes.plot([scale * arm.paper], [row], "D", color=HUES[1], markersize=5, label=label)
-    axes.set_yticks(range(len(arms)), [plain_text(arm.arm) for arm in reversed(arms)])
-    style_plot(axes, value_label(result), "")
-    if result.share and arms:
-        values = [scale * value for arm in arms for value in arm.values]
-        values += [scale * arm.paper for arm in arms if arm.paper is not None and not result.paper_name]
-        low, high = min(values), max(values)
-        axes.set_xlim(max(0.0, low - max(1.0, high - low)), min(100.0, high + max(1.0, (high - low) / 4)))
-    axes.tick_params(axis="y", labelcolor=INK)
+    scale, rows = (100 if result.share else 1), range(len(arms))
+    means = [scale * (arm.mean or 0.0) for arm in arms]
     if result.trained:
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(-0.5, -0.12), labelcolor=SOFT)
+        axes.plot(means, rows, "|", color=HUES[0], markersize=15, markeredgewidth=2.5, label="mean over seeds")
+        dots = [(scale * value, row) for row, arm in enumerate(arms) for value in arm.values]
+        axes.plot(*zip(*dots, strict=True), "o", color=HUES[5], markersize=5, label="a seed")
+    else:
+        axes.barh(rows, means, color=HUES[5], height=0.62, label="Vitral")
+    papers = [(scale * arm.paper, row) for row, arm in enumerate(arms) if arm.paper is not None]
+    if papers and not result.paper_name:
+        axes.plot(*zip(*papers, strict=True), "D", color=HUES[1], markersize=5, label="the paper")
+    axes.set_yticks(rows, [plain_text(arm.arm) for arm in arms])
+    style_plot(axes, value_label(result), "")
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, labelcolor=SOFT)
+    axes.set_ylim(-0.6, len(arms) - 0.4)
     return figure
 
 
-def lines(x_label: str, log: bool = True) -> Draw:
-    """A line for each group of arms, over their `x`: the mean, and bars of one standard deviation."""
+def lines(x_label: str, log: bool = True, of: str = "x") -> Draw:
+    """A line for each group of arms, over their `x` or another number: the mean, and bars of one standard deviation."""
 
     def draw(result: "ExperimentResult") -> Figure:
-        figure = new_figure(7.6, 4.6, result.title, subtitle(result))
-        axes = add_axes(figure, 0.9, 0.7, 6.4, 3.7)
-        groups = dict.fromkeys(arm.group for arm in result.arms)
-        for style, group in enumerate(groups):
+        figure, axes = plot_area(result)
+        for style, group in enumerate(dict.fromkeys(arm.group for arm in result.arms)):
             arms = [arm for arm in result.arms if arm.group == group and arm.mean is not None]
-            plot_group(axes, [arm for arm in arms if arm.x is not None], style, group, result.share)
+            points = [(getattr(arm, of), arm.mean or 0.0, arm.spread or 0.0) for arm in arms]
+            plot_points(axes, [point for point in points if point[0] is not None], style, group, result.share)
         if log:
             axes.set_xscale("log")
         style_plot(axes, x_label, value_label(result))
@@ -78,14 +75,44 @@ def lines(x_label: str, log: bool = True) -> Draw:
     return draw
 
 
-def plot_group(axes: Axes, arms: "list[ArmResult]", style: int, name: str, share: bool) -> None:
-    """The line of a group."""
+def over_rates(result: "ExperimentResult") -> Figure:
+    """The sweep of every arm on the held-out images, and beside it the test accuracy with the rate that was chosen."""
+    figure, axes = plot_area(result)
+    for style, arm in enumerate(result.arms):
+        tried = [
+            (each.rate, each.value, 0.0) for each in result.rates if each.arm == arm.arm and each.value is not None
+        ]
+        plot_points(axes, tried, style, f"{arm.arm}, held-out images", result.share)
+        color, scale = HUES[style % len(HUES)], 100 if result.share else 1
+        seeds = [scale * value for value in arm.values]
+        label = f"{arm.arm}, test images, by seed"
+        axes.plot([arm.rate] * len(seeds), seeds, "x", color=color, markersize=7, label=label)
+    axes.set_xscale("log")
+    style_plot(axes, "learning rate", value_label(result))
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    return figure
+
+
+def plot_area(result: "ExperimentResult") -> tuple[Figure, Axes]:
+    """A figure with one plot."""
+    figure = new_figure(7.6, 4.6, result.title, subtitle(result))
+    return figure, add_axes(figure, 0.9, 0.7, 6.4, 3.7)
+
+
+def plot_points(axes: Axes, points: Sequence[tuple[float, float, float]], style: int, name: str, share: bool) -> None:
+    """A line through points of x, y and the standard deviation of y."""
     scale, color = (100 if share else 1), HUES[style % len(HUES)]
-    x = [arm.x or 0.0 for arm in arms]
-    y, error = [scale * (arm.mean or 0.0) for arm in arms], [scale * (arm.spread or 0.0) for arm in arms]
-    marker = MARKERS[style % len(MARKERS)]
+    x, y, spread = ([point[part] for point in points] for part in range(3))
     axes.errorbar(
-        x, y, error, color=color, marker=marker, markersize=5, linewidth=1.6, capsize=3, ecolor=color, label=name
+        x,
+        [scale * value for value in y],
+        [scale * value for value in spread],
+        color=color,
+        marker=MARKERS[style % len(MARKERS)],
+        markersize=5,
+        linewidth=1.6,
+        capsize=3,
+        label=name,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from vitral.experiments.checks import Check
-from vitral.experiments.measures import Measured, accuracy
+from vitral.experiments.measures import Measure, accuracy
 from vitral.experiments.scales import Setup, standard_setup
 from vitral.recipes.recipe import Recipe
 from vitral.runs.folder import RunFolder
@@ -58,19 +58,20 @@ class Cell(NamedTuple):
 class Experiment:
     """A comparison. The learning rate of every arm is chosen on held-out training images, of as many as for any other.
 
-    Budgets are equal in counted FLOPs, unless `unequal` says why they cannot be; then all arms see as many images.
+    Budgets are equal, unless `unequal` says why they cannot be. They are counted in FLOPs, or in images that are seen.
     """
 
     title: str
     claim: str  # of the paper
     arms: Callable[[Scale], Sequence[Arm]]
-    checks: Sequence[Check] = ()
+    checks: Sequence[Check] = ()  # at a scale only those on arms that it has
     setup: Callable[[Scale, str, str], Setup] = standard_setup  # of a scale, the data and its root
-    measure: Callable[[Cell], Measured] = accuracy
+    measure: Measure = accuracy
     metric: str = "accuracy"  # what is compared of what is measured
     metric_name: str = "test accuracy"
     share: bool = True  # the metric is a share, shown in percent
     paper_name: str = ""  # what the paper's values are, if not the same metric
+    budget: Literal["flops", "images"] = "flops"
     unequal: str = ""
     trained: bool = True
     differs: Mapping[Scale, str] = field(default_factory=dict)  # from the original
@@ -85,7 +86,13 @@ class Experiment:
             assert arm.start in {"", *names[:number]}, f"{arm.name} starts from {arm.start!r}, not an arm before it"
         budgets = {round(total_budget(arm, arms), 6) for arm in arms if arm.compared}
         assert self.unequal or len(budgets) == 1, f"budgets differ, and `unequal` does not say why: {budgets}"
+        assert self.unequal or self.budget == "flops", "budgets are equal in FLOPs, or `unequal` says why they are not"
         return arms
+
+    def list_checks(self, scale: Scale) -> tuple[Check, ...]:
+        """The checks on the arms of a scale."""
+        names = {arm.name for arm in self.arms(scale) if arm.compared}
+        return tuple(check for check in self.checks if names >= set(check.weights))
 
 
 def total_budget(arm: Arm, arms: Sequence[Arm]) -> float:

@@ -3,13 +3,14 @@
 A multiply-add is two FLOPs, and a training step three forward passes. Reading images and evaluating are not counted.
 """
 
+import os
 from typing import NamedTuple
 
 from vitral.core.config import override
 from vitral.core.errors import DataError
 from vitral.data.loading.sampler import SINGLE_PROCESS
 from vitral.experiments.experiment import Arm, Experiment, Scale
-from vitral.experiments.scales import HELD_OUT, Setup, count_steps
+from vitral.experiments.scales import HELD_OUT, IMAGES, Setup, count_steps
 from vitral.explanation.walkthrough.cost import model_cost
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
@@ -103,12 +104,18 @@ def plan_arm(experiment: Experiment, scale: Scale, setup: Setup, arm: Arm) -> Pl
         base = base.model_copy(update={"data": setup.recipe.data})
     settings = {path: value for path, value in arm.settings.items() if path not in {"steps", "epochs"}}
     settings |= {f"length.{path}": value for path, value in arm.settings.items() if path in {"steps", "epochs"}}
+    model = settings.get("model")
+    if experiment.trained and isinstance(model, Vit | Resnet):  # for the images of the shared recipe
+        settings["model"] = model.model_copy(update={"channels": base.model.channels})
     recipe = override(base, settings) if settings else base
     rates = arm.rates or (setup.rates if arm.recipe is None else (recipe.optimizer.lr,))
-    steps = count_steps(recipe, setup.images)
+    steps = count_steps(recipe, IMAGES.get(recipe.data.path, setup.images))
+    if scale == "full" and setup.recipe.data.path and recipe.data.path in IMAGES:
+        path = os.path.join(setup.recipe.data.path, recipe.data.path)
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"path": path})})
     if scale != "full" and experiment.trained:
         whole = count_steps(setup.recipe, setup.images)
-        cost = step_flops(setup.recipe) / step_flops(recipe) if not experiment.unequal else 1.0
+        cost = step_flops(setup.recipe) / step_flops(recipe) if experiment.budget == "flops" else 1.0
         steps = max(1, round(whole * arm.budget * cost))
         recipe = recipe.model_copy(update={"length": Steps(steps=steps)})
     return PlannedArm(arm, recipe, rates if arm.compared else rates[:1], steps)

@@ -1,12 +1,14 @@
 """The results of an experiment: every cell with its provenance and cost, the table, and the verdict on the claim."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitral.core.config import Config
-from vitral.experiments.checks import Sample, Verdict, decide, is_at_chance, overall
+from vitral.experiments.checks import Check, Sample, Verdict, decide, is_at_chance, overall
 from vitral.experiments.experiment import Arm, Experiment, Scale
 from vitral.experiments.measures import CHANCE, IMAGES
 from vitral.html.text import MISSING, align_columns, format_count
@@ -40,9 +42,19 @@ class CellResult(Config):
     run: str = ""  # its folder, in that of the experiment
     steps: int = 0
     flops: float = 0.0  # of its training: two for each multiply-add, three passes for each image
-    seconds: float = 0.0
     cpu_seconds: float = 0.0
     code: Provenance
+    correct: str = ""  # of each test image, as bits in hexadecimal; not in results.json
+
+    def correct_images(self) -> NDArray[np.bool_]:
+        """Whether each test image is classified correctly; empty if that was not measured."""
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(self.correct), dtype=np.uint8))
+        return bits[: int(self.values.get(IMAGES, 0))].astype(np.bool_)
+
+
+def pack_bits(correct: NDArray[np.bool_]) -> str:
+    """Bits in hexadecimal."""
+    return np.packbits(correct).tobytes().hex()
 
 
 class RateResult(Config):
@@ -75,6 +87,7 @@ class CheckResult(Config):
     """A check of the claim."""
 
     text: str
+    metric: str = ""  # by default the one that is compared
     difference: float | None
     smallest: float | None  # difference that could have been found
     verdict: Verdict
@@ -149,9 +162,9 @@ class ExperimentResult(Config):
         """A line for each check: the difference, and the smallest that could have been found."""
         lines = []
         for each in self.checks:
-            found = f"difference {self.show(each.difference, 2)}" if each.difference is not None else "no value"
-            exact = each.smallest == 0
-            least = "" if exact else f", smallest that could be found {self.show(each.smallest, 2)}"
+            show = partial(self.show, digits=2) if not each.metric else "{:.3g}".format
+            found = f"difference {show(each.difference)}" if each.difference is not None else "no value"
+            least = f", smallest that could be found {show(each.smallest)}" if each.smallest else ""
             lines.append(f"{each.verdict}: {each.text} ({found}{least})")
         return lines
 
@@ -175,35 +188,43 @@ class ExperimentResult(Config):
         return lines
 
 
-def compare(experiment: Experiment, arms: Sequence[Arm], cells: Sequence[CellResult]) -> list[CheckResult]:
+def compare(
+    experiment: Experiment, checks: Sequence[Check], arms: Sequence[Arm], cells: Sequence[CellResult]
+) -> list[CheckResult]:
     """The checks of an experiment on the values of its cells."""
-    samples = arm_samples(experiment, arms, cells)
-    decisions = decide(experiment.checks, samples, exact=not experiment.trained)
+    samples_of = partial(arm_samples, experiment, arms, cells)
+    decisions = decide(checks, samples_of, exact=not experiment.trained)
     return [
-        CheckResult(text=check.text, difference=found.difference, smallest=found.smallest, verdict=found.verdict)
-        for check, found in zip(experiment.checks, decisions, strict=True)
+        CheckResult(text=check.text, metric=check.metric, **found._asdict())
+        for check, found in zip(checks, decisions, strict=True)
     ]
 
 
-def arm_samples(experiment: Experiment, arms: Sequence[Arm], cells: Sequence[CellResult]) -> dict[str, Sample]:
-    """The values of the compared arms."""
-    found = {}
+def arm_samples(
+    experiment: Experiment, arms: Sequence[Arm], cells: Sequence[CellResult], metric: str = ""
+) -> dict[str, Sample]:
+    """The values of the compared arms, of a metric or of the one that is compared."""
+    name, found = metric or experiment.metric, {}
     for arm in arms:
-        own = [cell for cell in cells if cell.arm == arm.name and experiment.metric in cell.values]
-        images = int(own[0].values.get(IMAGES, 0)) if own else 0
+        own = [cell for cell in cells if cell.arm == arm.name and name in cell.values]
+        images = int(own[0].values.get(IMAGES, 0)) if own and experiment.share and not metric else 0
         if arm.compared:
-            found[arm.name] = Sample(tuple(cell.values[experiment.metric] for cell in own), images)
+            known = [cell.correct_images() for cell in own if cell.correct and images]
+            correct = np.mean(known, axis=0) if known and len(known) == len(own) else np.zeros(0)
+            found[arm.name] = Sample(tuple(cell.values[name] for cell in own), images, correct)
     return found
 
 
-def judge(experiment: Experiment, arms: Sequence[Arm], cells: Sequence[CellResult]) -> Verdict | Literal["none"]:
+def judge(
+    experiment: Experiment, checks: Sequence[CheckResult], arms: Sequence[Arm], cells: Sequence[CellResult]
+) -> Verdict | Literal["none"]:
     """The verdict on the claim."""
-    if not experiment.checks:
+    if not checks:
         return "none"
     chance = {cell.arm: cell.values.get(CHANCE, 0.0) for cell in cells}
     samples = arm_samples(experiment, arms, cells)
     lost = any(is_at_chance(each, chance.get(name, 0.0)) for name, each in samples.items())
-    return overall([each.verdict for each in compare(experiment, arms, cells)], lost)
+    return overall([each.verdict for each in checks], lost)
 
 
 def spread_of(values: Sequence[float]) -> float | None:

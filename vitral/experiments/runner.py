@@ -16,6 +16,7 @@ from vitral.core.machine import cpu_count, cpu_name
 from vitral.core.storage import make_folders, write_file_atomically
 from vitral.experiments.experiment import Cell
 from vitral.experiments.folder import ExperimentFolder, Request
+from vitral.experiments.measures import Measured
 from vitral.experiments.plan import Plan, PlannedArm, complete_recipe
 from vitral.experiments.results import (
     ArmResult,
@@ -25,6 +26,7 @@ from vitral.experiments.results import (
     RateResult,
     compare,
     judge,
+    pack_bits,
     spread_of,
 )
 from vitral.explanation.walkthrough.cost import model_cost
@@ -32,7 +34,6 @@ from vitral.runs.folder import (
     git_revision,
     read_times,
     total_cpu_seconds,
-    total_seconds,
     utc_now,
 )
 from vitral.runs.sweeps.folder import Candidate, SweepFolder, SweepPlan, Trial, create_sweep
@@ -64,7 +65,7 @@ class Runner:
     def run(self) -> ExperimentResult:
         """Train and measure what is not done yet; raises Stopped after a signal."""
         if not self.plan.experiment.trained:
-            self.cells = [self._measure_untrained(each) for each in self.plan.arms]
+            self.cells = [self._measure_untrained(*each) for each in enumerate(self.plan.arms, start=1)]
             return self.result()
         for level in range(self.plan.levels):
             arms = self.plan.level(level)
@@ -146,32 +147,35 @@ class Runner:
             return None
         torch.set_num_threads(self.request.threads)
         cell = Cell(planned.arm, trial.seed, trial.recipe, trial.folder)
-        values = dict(self.plan.experiment.measure(cell)) if planned.arm.compared else {}
+        measured = self.plan.experiment.measure(cell) if planned.arm.compared else Measured({})
         found = CellResult(
             code=_provenance(),
             arm=planned.arm.name,
             seed=trial.seed,
             rate=float(trial.recipe.optimizer.lr),
-            values=values,
+            values=dict(measured.values),
+            correct=pack_bits(measured.correct),
             run=str(trial.folder.path.relative_to(self.folder.path)),
             steps=planned.steps,
             flops=planned.flops,
-            seconds=round(total_seconds(read_times(trial.folder.path)), 1),
             cpu_seconds=_cpu(trial),
         )
-        make_folders(path.parent)
-        write_file_atomically(path, found.to_json() + "\n")
-        return found
+        return _write(path, found)
 
-    def _measure_untrained(self, planned: PlannedArm) -> CellResult:
-        values = dict(self.plan.experiment.measure(Cell(planned.arm, 0, planned.recipe, None)))
-        return CellResult(code=_provenance(), arm=planned.arm.name, seed=0, rate=0.0, values=values)
+    def _measure_untrained(self, number: int, planned: PlannedArm) -> CellResult:
+        """What is measured of a model that is not trained, written down as well: a time differs the next time."""
+        path = self.folder.measured(0, f"{number:03}")
+        if path.is_file():
+            return CellResult.from_json(read_file(path))
+        values = dict(self.plan.experiment.measure(Cell(planned.arm, 0, planned.recipe, None)).values)
+        return _write(path, CellResult(code=_provenance(), arm=planned.arm.name, seed=0, rate=0.0, values=values))
 
     def result(self) -> ExperimentResult:
         """The results of the cells that are done."""
         plan, experiment = self.plan, self.plan.experiment
         arms = [each.arm for each in plan.arms]
         cells = sorted(self.cells, key=lambda cell: ([arm.name for arm in arms].index(cell.arm), cell.seed))
+        checks = compare(experiment, experiment.list_checks(plan.scale), arms, cells)
         swept = experiment.trained and any(len(each.rates) > 1 for each in plan.arms)
         root = f" --root {self.request.root}" if self.request.root else ""
         data = f" --data {self.request.data}" if self.request.data else ""
@@ -191,9 +195,9 @@ class Runner:
             finished=utc_now(),
             rates_by=plan.setup.recipe.task.best_by if swept else "",
             arms=tuple(self._summarize(each) for each in plan.arms if each.arm.compared),
-            checks=tuple(compare(experiment, arms, cells)),
-            verdict=judge(experiment, arms, cells),
-            cells=tuple(cells),
+            checks=tuple(checks),
+            verdict=judge(experiment, checks, arms, cells),
+            cells=tuple(cell.model_copy(update={"correct": ""}) for cell in cells),
             rates=tuple(self.rates),
         )
 
@@ -222,6 +226,12 @@ def _provenance() -> Provenance:
     git = git_revision(Path(__file__).parent)
     machine = f"{cpu_name()}, {cpu_count()} cores"
     return Provenance(commit=git.commit, changed=git.dirty, version=__version__, machine=machine)
+
+
+def _write(path: Path, found: CellResult) -> CellResult:
+    make_folders(path.parent)
+    write_file_atomically(path, found.to_json() + "\n")
+    return found
 
 
 def _trials(folder: SweepFolder) -> list[Trial]:

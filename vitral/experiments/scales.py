@@ -14,8 +14,9 @@ from vitral.data.datasets.source import SAMPLE
 from vitral.data.transforms.crop import RandomCrop, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.attention import Attention
-from vitral.models.embed import Patches
+from vitral.models.embed import Hybrid, Patches
 from vitral.models.mlp import Mlp
+from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.paper import paper_jft
 from vitral.recipes.recipe import DataConfig, Epochs, Images, Recipe, Steps
@@ -27,6 +28,7 @@ from vitral.training.schedules import Cosine
 HELD_OUT = 0.1  # of the training images, on which learning rates are chosen
 GRAY = (SAMPLE, "fashion-mnist", "mnist", "digits")
 ALL_STEPS = 1e6  # epochs between two evaluations: only the last weights are evaluated, so no evaluation chooses any
+# Training images of the originals. At `full` an arm with such a name as its data reads that folder of `--data`.
 IMAGES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_000_000, "cifar": 50_000}  # for training
 
 
@@ -129,3 +131,17 @@ def count_steps(recipe: Recipe, images: int) -> int:
     length = recipe.length
     assert isinstance(length, Steps | Epochs), "an experiment counts steps or epochs"
     return length.steps if isinstance(length, Steps) else ceil(length.epochs * images / recipe.batch_size)
+
+
+def resnet(scale: str) -> Resnet:
+    """The BiT ResNet that is compared with the ViT of a scale, for gray images; data with colors sets its channels."""
+    if scale == "full":
+        return Resnet()
+    return Resnet(image_size=Size(32, 32), channels=1, layers=(1, 1) if scale == "tiny" else (2, 2, 2), root=32)
+
+
+def hybrid(scale: str) -> Hybrid:
+    """The stem of the hybrid of a scale: a ResNet with as many cells as the ViT has patches."""
+    if scale == "full":
+        return Hybrid()
+    return Hybrid(layers=(1, 1) if scale == "tiny" else (1,), root=32)

@@ -35,6 +35,7 @@ OTHERS: dict[str, dict[str, object]] = {
     "R26+Ti/32": {"image_size": "96x160", "channels": 1, "num_classes": 7, "depth": 2},
     "R50x1": {"image_size": "96x160", "channels": 1, "num_classes": 7, "layers": [1, 2]},
     "B/16": {"mixer": "axial", "depth": 2},
+    "B/32": {"mixer": "pooling", "tokens.cls": False, "pool": "mean", "width": 64, "depth": 2},  # 12 heads do not fit
 }
 
 

@@ -1,1 +1,1 @@
-"""Verbs that study the paper."""
+"""The verbs of the group "Study"."""

@@ -47,7 +47,7 @@ def _plain(model: Vit) -> Vit:
         width=model.width,
         depth=model.depth,
         stem=stem,
-        mixer=Attention(heads=model.mixer.heads) if isinstance(model.mixer, Attention) else Attention(),
+        mixer=Attention(heads=model.mixer.heads if isinstance(model.mixer, Attention) else 1),
         mlp=Mlp(ratio=model.mlp.ratio) if isinstance(model.mlp, Mlp) else Mlp(),
         head=model.head,
     )
