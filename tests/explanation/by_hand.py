@@ -22,7 +22,7 @@ from vitral.models import (
     VisionTransformer,
     Vit,
 )
-from vitral.models.attention import BaseAttention
+from vitral.models.attention import BaseAttention, Causal
 from vitral.models.position import inside_attention
 
 Array = NDArray[np.float64]
@@ -82,7 +82,11 @@ def branch_by_hand(config: Vit, layer: int, tokens: Tensor, all_weights: dict[st
                     logit(config, weights, q[query], k[key], places[query], places[key], (query, key))
                     + head_bias(config, weights, head, places[query], places[key], (query, key))
                 )
-                if sees(config.mixer, layer, places[query], places[key]) or min(query, key) < layout.prefix()
+                if (
+                    key <= query
+                    if isinstance(config.mixer, Causal)
+                    else sees(config.mixer, layer, places[query], places[key]) or min(query, key) < layout.prefix()
+                )
                 else 0.0
                 for key in range(len(x))
             ]

@@ -6,15 +6,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitral.models import Attention, Axial, Grid, Layout, Local, Relative1d, Relative2d, Rope2d, attention_weights
-from vitral.models.attention import BaseAttention, SelfAttention
+from tests.errors import raises
+from tests.models.variants import small
+from vitral.core.config import override
+from vitral.models import (
+    Attention,
+    Axial,
+    Causal,
+    Grid,
+    Layout,
+    Local,
+    MeanPool,
+    Relative1d,
+    Relative2d,
+    Rope2d,
+    attention_weights,
+)
+from vitral.models.attention import BaseAttention, SelfAttention, cached_keys
 from vitral.models.base import BuildContext
 from vitral.models.position import BasePosition, NoPosition
 
 LAYOUT = Layout(cls=1, registers=1, grid=Grid(4, 6))
 WHOLE = BuildContext(width=24, depth=2, layout=LAYOUT, eps=1e-6)
 
-SCOPES: list[BaseAttention] = [Attention(heads=2), Axial(heads=2), Local(heads=2, rows=2, columns=3)]
+SCOPES: list[BaseAttention] = [Attention(heads=2), Causal(heads=2), Axial(heads=2), Local(heads=2, rows=2, columns=3)]
 PLACES: list[BasePosition] = [NoPosition(), Rope2d(), Relative1d(), Relative2d()]
 
 
@@ -103,6 +118,35 @@ def test_axial_layers_see_the_row_then_the_column() -> None:
 
 def test_a_local_layer_sees_its_window() -> None:
     assert sees(Local(heads=2, rows=2, columns=3), 0, row=3, column=1) == {(r, c) for r in (2, 3) for c in (0, 1, 2)}
+
+
+def test_a_causal_layer_sees_what_comes_before_in_reading_order() -> None:
+    assert sees(Causal(heads=2), 0, row=1, column=2) == {*((0, column) for column in range(6)), (1, 0), (1, 1), (1, 2)}
+    module = attention(Causal(heads=2), NoPosition())
+    heads = module.heads(torch.randn(1, LAYOUT.length(), 24, dtype=torch.float64), LAYOUT, LAYOUT.length())
+    assert not module.attention_weights(heads, LAYOUT).triu(1).any()
+
+
+def test_a_causal_layer_takes_a_sequence_in_pieces() -> None:
+    module = attention(Causal(heads=2), NoPosition())
+    x = torch.randn(2, LAYOUT.length(), 24, dtype=torch.float64)
+    whole = module(x, LAYOUT, LAYOUT.length())
+    with cached_keys(module):
+        pieces = [
+            module(part, Layout(0, 0, Grid(1, part.shape[1])), part.shape[1]) for part in x.split([5, 1, 1, 19], 1)
+        ]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole)
+    assert torch.equal(module(x, LAYOUT, LAYOUT.length()), whole)  # nothing is left of them
+
+
+@pytest.mark.parametrize(
+    "settings", [{"pool": "cls"}, {"pool": "prefix"}, {"pool": "distilled", "tokens.registers": 1}]
+)
+def test_a_pool_of_tokens_that_see_no_patch_is_refused(settings: dict[str, object]) -> None:
+    with raises("config.conflict", "causal") as caught:
+        override(small(mixer=Causal(heads=2), pool=MeanPool()), settings)
+    assert caught.value.where == "pool"
+    assert caught.value.hint == "use pool=mean"
 
 
 def test_relative_logits_are_the_query_times_the_embedding_of_the_offset() -> None:

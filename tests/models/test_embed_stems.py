@@ -9,11 +9,20 @@ from tests.errors import raises
 from tests.models.variants import VITS, small
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import CENTERED
-from vitral.models import Convolutions, Grid, Hybrid, OverlappingPatches, Patches, RmsNorm, ShiftedPatches, Vit
-from vitral.models.embed import StemConfig, cut_patches, describe_stem, projected_values, shift_images
+from vitral.models import Convolutions, Grid, Hybrid, OverlappingPatches, Palette, Patches, RmsNorm, ShiftedPatches, Vit
+from vitral.models.embed import (
+    PaletteStem,
+    StemConfig,
+    cut_patches,
+    describe_stem,
+    projected_values,
+    shift_images,
+    spread_colors,
+)
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
+from vitral.weights.adapt import adapt_channels
 
-NEW = ["stem-convolutions", "stem-overlapping_patches", "stem-shifted_patches"]
+NEW = ["stem-convolutions", "stem-overlapping_patches", "stem-shifted_patches", "stem-palette"]
 WIDE: dict[str, StemConfig] = {
     "convolutions": Convolutions(widths=(4, 5, 6)),
     "two": Convolutions(widths=(4, 5)),
@@ -163,6 +172,47 @@ def test_shifted_patches_are_normed_and_projected_with_four_shifts() -> None:
     normed = F.layer_norm(patches, (480,), eps=1e-6)
     expected = F.linear(normed, model.get_parameter("stem.project.weight"), model.get_parameter("stem.project.bias"))
     torch.testing.assert_close(model.stem(images), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_pixel_is_the_embedding_of_the_nearest_color(channels: int) -> None:
+    """Oracle: every distance by itself. Of two colors that are equally near, the first counts."""
+    model = small(stem=Palette(colors=11), image_size=Size(4, 6), channels=channels).build()
+    stem = model.stem
+    assert isinstance(stem, PaletteStem)
+    assert not stem.is_fitted()
+    with torch.no_grad():
+        stem.palette.normal_()
+        stem.palette[7] = stem.palette[3]
+    assert stem.is_fitted()
+    images = torch.randn(2, channels, 4, 6)
+    tokens, codes = stem(images), stem.codes(images)
+    for image in range(2):
+        for place in range(24):
+            pixel = images[image, :, place // 6, place % 6]
+            distances = [sum((pixel - color) ** 2).item() for color in stem.palette]
+            nearest = min(range(11), key=distances.__getitem__)
+            assert codes[image, place] == nearest
+            assert torch.equal(tokens[image, place], stem.embed.weight[nearest])
+    assert 7 not in codes
+    assert torch.equal(stem.codes(stem.colors(codes, Grid(4, 6))), codes)
+    assert torch.equal(stem.codes(images.double()), codes)
+
+
+def test_the_first_palette_is_spread_evenly() -> None:
+    grays = spread_colors(32, 1)[:, 0].sort().values
+    assert (grays.diff() - 2 / 32).abs().max() < 2 / 32
+    colors = spread_colors(512, 3)
+    assert colors.abs().max() <= 1
+    assert torch.cdist(colors, colors).fill_diagonal_(9).min() > 0.1
+    torch.testing.assert_close(colors.mean(dim=0), torch.zeros(3, dtype=torch.float64), rtol=0, atol=0.02)
+
+
+def test_a_palette_keeps_its_channels() -> None:
+    config = small(stem=Palette(colors=8), image_size=Size(4, 6))
+    with raises("config.unsupported", "palette") as caught:
+        adapt_channels(config.build().state_dict(), config, 1)
+    assert caught.value.where == "channels"
 
 
 @pytest.mark.parametrize("name", NEW)

@@ -19,6 +19,7 @@ from vitral.models import (
     LinearHead,
     Mlp,
     Normal,
+    Palette,
     Patches,
     Relative2d,
     Resnet,
@@ -29,7 +30,7 @@ from vitral.models import (
     Vit,
     Zeros,
 )
-from vitral.models.init import BaseInit, DepthScaled, InitConfig, initialize, lecun_normal_
+from vitral.models.init import BaseInit, DepthScaled, ImageGpt, InitConfig, initialize, lecun_normal_
 from vitral.models.resnet import Bottleneck
 
 SCHEMES = pytest.mark.parametrize("scheme", union_members(InitConfig))
@@ -241,3 +242,15 @@ def test_depth_scaled_divides_what_a_layer_adds_by_the_square_root_of_twice_its_
         assert_normal(spread(model, f"blocks.{layer}.{name}.weight"), 0.02 / math.sqrt(2 * (layer + 1)))
         assert_normal(spread(model, f"blocks.{layer}.mlp.expand.weight"), 0.02)
     assert_normal(spread(model, "stem.project.weight"), 0.02)
+
+
+def test_image_gpt_is_that_of_its_authors() -> None:
+    model, width = large(init=ImageGpt(), depth=3, mixer=Attention(heads=4)), 192
+    for layer in range(3):
+        assert_normal(spread(model, f"blocks.{layer}.mixer.heads.qkv.weight"), width**-0.5)
+        assert_normal(spread(model, f"blocks.{layer}.mixer.project.weight"), (3 * width) ** -0.5)
+        for name in ("expand", "contract"):
+            assert_normal(spread(model, f"blocks.{layer}.mlp.{name}.weight"), 0.02)
+    assert_normal(spread(model, "position.table"), 0.01)
+    palette = large(init=ImageGpt(), stem=Palette(colors=256), image_size=Size(4, 4))
+    assert_normal(spread(palette, "stem.embed.weight"), 0.02)

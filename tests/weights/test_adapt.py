@@ -85,7 +85,7 @@ def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: 
     assert model.config.image_size == (48, 80)
     changed = any(weight.shape != tensors_of(old)[name].shape for name, weight in model.state_dict().items())
     grids = f"from {old.layout(old.image_size).grid} to {new.layout(new.image_size).grid}"
-    assert (told[-1] == f"positions resampled {grids}") == changed
+    assert (f"positions resampled {grids}" in told) == changed
 
 
 def test_learned_rows_are_stretched_as_an_image_with_its_corners_aligned() -> None:

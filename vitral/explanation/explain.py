@@ -30,12 +30,19 @@ from vitral.explanation.perturbation import Advance, no_progress
 from vitral.explanation.similarity import Filters, PositionSimilarity, embedding_filters, position_similarity
 from vitral.explanation.trace import fit_to_patches, has_attention
 from vitral.explanation.walkthrough.steps import walkthrough_steps
+from vitral.models.attention import Causal
+from vitral.models.embed import Palette
 from vitral.models.hooks import eval_mode
 from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.weights.load import LoadedModel, load
 
 MAX_SIDE = 1024  # pixels of an image on the page
 MAX_SUGGESTIONS = 5  # of class names
+CAUSAL_LIMIT = (
+    "Attention is causal: a token attends to itself and those before it, in reading order. What comes after it is no "
+    "part of its attention, and as early tokens are seen by more others, rollout and relevance favor the top."
+)
 # Opens a progress bar with a name and a total.
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
 
@@ -168,7 +175,11 @@ class Explainer:
             yield f"The model has no classes: {missing}."
         elif self.quick:
             yield "Occlusion and the faithfulness test were skipped (quick)."
-        if not len(self.filters.components):
+        if isinstance(config, Vit) and isinstance(config.mixer, Causal):
+            yield CAUSAL_LIMIT
+        if isinstance(config, Vit) and isinstance(config.stem, Palette):
+            yield "The embeddings of colors are looked up: there are no filters."
+        elif not len(self.filters.components):
             yield "All filters are equal: they have no principal components."
         if self.positions.reason:
             yield self.positions.reason

@@ -18,6 +18,7 @@ from vitral.models.embed import (
     ConvolutionStem,
     HybridStem,
     OverlappingStem,
+    PaletteStem,
     PatchStem,
     ShiftedStem,
     linear_to_kernel,
@@ -65,7 +66,7 @@ def pca(rows: Tensor, count: int) -> PrincipalComponents:
 
 
 class Filters(NamedTuple):
-    """Principal components of filters, largest variance first; none where all filters are equal."""
+    """Principal components of filters, largest variance first; none where all are equal, or colors are looked up."""
 
     components: Array  # (m, h, w, C), at most 28, each of length 1
     explained_variance: Array  # (m,), ratios
@@ -73,6 +74,8 @@ class Filters(NamedTuple):
 
 def embedding_filters(model: Model) -> Filters:
     """The components of the patch embedding, or of the first convolution of a hybrid or a ResNet."""
+    if isinstance(model, VisionTransformer) and isinstance(model.stem, PaletteStem):
+        return Filters(np.empty((0, 1, 1, model.config.channels), np.float32), np.empty(0, np.float32))
     pixels = first_kernel(model).detach().permute(0, 2, 3, 1)  # (D, h, w, C)
     # The mean filter is subtracted: components are what filters differ in.
     components = pca(pixels.flatten(1), MAX_FILTERS)

@@ -1,6 +1,16 @@
 """Models: images in, logits and features out. No files, data or training here."""
 
-from vitral.models.attention import Attention, Axial, BaseMixer, Identity, Local, Pooling, TokenMlp, attention_weights
+from vitral.models.attention import (
+    Attention,
+    Axial,
+    BaseMixer,
+    Causal,
+    Identity,
+    Local,
+    Pooling,
+    TokenMlp,
+    attention_weights,
+)
 from vitral.models.base import BuildContext, Features, Grid, Layout, Model
 from vitral.models.block import (
     GradientCheckpointing,
@@ -12,7 +22,7 @@ from vitral.models.block import (
     PreNorm,
     ResidualPostNorm,
 )
-from vitral.models.embed import Convolutions, Hybrid, OverlappingPatches, Patches, ShiftedPatches
+from vitral.models.embed import Convolutions, Hybrid, OverlappingPatches, Palette, Patches, ShiftedPatches
 from vitral.models.head import DistilledHead, LinearHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, BigVision, Normal, Zeros
@@ -52,6 +62,7 @@ __all__ = [
     "BasePosition",
     "BigVision",
     "BuildContext",
+    "Causal",
     "ClassMeanPool",
     "ClassPool",
     "Combined",
@@ -80,6 +91,7 @@ __all__ = [
     "NoPosition",
     "Normal",
     "OverlappingPatches",
+    "Palette",
     "Parallel",
     "Patches",
     "Pooling",

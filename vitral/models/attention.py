@@ -4,6 +4,8 @@ B images, L tokens (prefix + N patches), D width, H heads, d head width, G windo
 A window is a row, a column or a rectangle of patches of the R x S grid. A mixer returns the first `keep` tokens.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
@@ -132,6 +134,20 @@ class Local(BaseAttention):
         return Grid(self.rows, self.columns)
 
 
+class Causal(BaseAttention):
+    """Attention of each token to itself and the tokens before it, in reading order (iGPT, Chen et al., ICML 2020).
+
+        A_ij = softmax_j (q_i k_j / sqrt(d)) for j <= i, and 0 for j > i
+
+    The class token and registers come first: they see no patch.
+    """
+
+    kind: Literal["causal"] = "causal"
+
+    def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> "SelfAttention":
+        return CausalAttention(self, context, layer, relation)
+
+
 class Qkv(NamedTuple):
     """Queries, keys and values of all heads."""
 
@@ -177,6 +193,8 @@ class QkvProjection(InitModule):
 
 class SelfAttention(InitModule):
     """MSA of eq. 2. Class token and registers attend to all tokens; a patch attends to them and to its window."""
+
+    output_part = "attention"
 
     def __init__(self, config: BaseAttention, context: BuildContext, layer: int, relation: AttentionPosition) -> None:
         super().__init__()
@@ -228,12 +246,59 @@ class SelfAttention(InitModule):
 
     def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
         """The attention weights of this layer (B, H, keep, L), computed from recorded q and k."""
-        prefix, bias = layout.prefix(), self.bias(heads.q, layout)
-        queries = heads.q.shape[-2]  # in the last layer possibly the class token only
-        window = self.config.checked_window(layout.grid, self.layer)
-        mask = F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
+        bias, queries = self.bias(heads.q, layout), heads.q.shape[-2]  # in the last layer possibly the class token only
+        mask = self.visible(layout)[:queries]
         blocked = torch.zeros(mask.shape, dtype=heads.q.dtype).masked_fill(~mask, float("-inf")).to(heads.q.device)
         return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias, self.scale)
+
+    def visible(self, layout: Layout) -> Tensor:
+        """Whether each token attends to each other (L, L)."""
+        prefix, window = layout.prefix(), self.config.checked_window(layout.grid, self.layer)
+        return F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Whether each of the last tokens of a sequence, as query, sees each token as key (queries, keys)."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+class CausalAttention(SelfAttention):
+    """Each token attends to itself and those before it. Inside of `cached_keys` it takes a sequence piece by piece."""
+
+    def __init__(self, config: BaseAttention, context: BuildContext, layer: int, relation: AttentionPosition) -> None:
+        super().__init__(config, context, layer, relation)
+        self.cache: list[tuple[Tensor, Tensor]] | None = None  # keys and values (B, H, ., d) of the pieces so far
+
+    def attend(self, heads: Qkv, bias: Tensor | None = None) -> Tensor:
+        (q, k, v), dropout = heads, self.config.attention_dropout if self.training else 0.0
+        if self.cache is not None:
+            assert bias is None, "places inside of attention are those of the whole sequence"
+            self.cache.append((k, v))
+            k, v = (torch.cat(parts, dim=2) for parts in zip(*self.cache, strict=True))
+            self.cache[:] = [(k, v)]
+            mask = causal_mask(q.shape[2], k.shape[2], q.device)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=self.scale)
+        if bias is None:  # the first queries of a sequence, which torch counts from the upper left
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, scale=self.scale)
+        hidden = ~causal_mask(k.shape[2], k.shape[2], q.device)[: q.shape[2]]
+        blocked = bias.masked_fill(hidden, float("-inf"))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=blocked, dropout_p=dropout, scale=self.scale)
+
+    def visible(self, layout: Layout) -> Tensor:
+        return causal_mask(layout.length(), layout.length(), self.heads.qkv.weight.device)
+
+
+@contextmanager
+def cached_keys(model: nn.Module) -> Iterator[None]:
+    """Inside the `with`, each call of causal attention is given the next tokens of one sequence."""
+    layers = [part for part in model.modules() if isinstance(part, CausalAttention)]
+    for layer in layers:
+        layer.cache = []
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.cache = None
 
 
 class BaseMixer(Config):
@@ -310,4 +375,4 @@ class TokenMlpMixer(InitModule):
         return self.contract(hidden).mT[:, :keep]  # (B, keep, D)
 
 
-MixerConfig = Annotated[Attention | Axial | Local | Pooling | Identity | TokenMlp, OpenUnion()]
+MixerConfig = Annotated[Attention | Causal | Axial | Local | Pooling | Identity | TokenMlp, OpenUnion()]

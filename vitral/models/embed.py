@@ -4,7 +4,9 @@ B images, C channels, N = R x S patches of P x Q pixels, D width, c channels of 
 """
 
 import math
+from functools import reduce
 from itertools import pairwise
+from operator import add
 from typing import Annotated, Literal, Self
 
 import torch
@@ -352,7 +354,84 @@ def initialize_convolution(init: BaseInit, convolution: nn.Conv2d) -> None:
         nn.init.zeros_(convolution.bias)
 
 
-StemConfig = Annotated[Patches | Hybrid | Convolutions | OverlappingPatches | ShiftedPatches, OpenUnion()]
+class Palette(Config):
+    """An embedding of the color of each pixel, the nearest of a palette (iGPT, Chen et al., ICML 2020).
+
+        z_i = E_k,    k = argmin_j |x_i - p_j|^2
+
+    A token is a pixel, so images are to be small. The palette is part of the weights. The task `igpt` computes it from
+    the training images; before that its colors are spread over normalized values from -1 to 1.
+    """
+
+    kind: Literal["palette"] = "palette"
+    colors: int = Field(default=512, ge=2, le=65_536)
+
+    @property
+    def patch(self) -> Size:
+        """The pixel of a token."""
+        return self.token_size()
+
+    def grid(self, image: Size) -> Grid:
+        return patch_grid(image, self.token_size(), "pixels")
+
+    def token_size(self) -> Size:
+        return Size(1, 1)
+
+    def check(self, width: int) -> None:
+        """Any width is supported."""
+
+    def build(self, channels: int, context: BuildContext) -> "PaletteStem":
+        return PaletteStem(self, channels, context)
+
+
+def spread_colors(colors: int, channels: int) -> Tensor:
+    """Colors (K, C) that are spread evenly over -1 to 1: multiples of irrational steps, modulo 2."""
+    root = 2.0
+    for _ in range(100):  # to the solution of x^(C + 1) = x + 1
+        root = (1 + root) ** (1 / (channels + 1))
+    steps = root ** -torch.arange(1, channels + 1, dtype=torch.float64)  # (C,)
+    return (0.5 + torch.arange(1, colors + 1, dtype=torch.float64)[:, None] * steps) % 1 * 2 - 1
+
+
+class PaletteStem(InitModule):
+    """Images (B, C, H, W) to pixel tokens (B, N, D)."""
+
+    palette: Tensor  # (K, C), in the units of normalized images
+
+    def __init__(self, config: Palette, channels: int, context: BuildContext) -> None:
+        super().__init__()
+        self.register_buffer("palette", torch.empty(config.colors, channels))
+        self.embed = nn.Embedding(config.colors, context.width)
+
+    def initialize(self, init: BaseInit) -> None:
+        self.palette.copy_(spread_colors(*self.palette.shape))
+        init.embedding(self.embed.weight)
+
+    def is_fitted(self) -> bool:
+        """Whether the palette is another than the initial one."""
+        initial = spread_colors(*self.palette.shape).to(self.palette)
+        return not self.palette.is_meta and not torch.equal(self.palette, initial)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.embed(self.codes(images))  # (B, N, D)
+
+    @torch.no_grad()
+    def codes(self, images: Tensor) -> Tensor:
+        """The number of the color nearest to each pixel, (B, N); the first of those that are equally near.
+
+        Channel by channel and in full precision, so that the code of a pixel never depends on its batch.
+        """
+        exact = images if images.dtype.itemsize >= torch.float32.itemsize else images.float()
+        channels, palette = exact.flatten(2).unbind(dim=1), self.palette.to(exact.dtype)  # each (B, N), (K, C)
+        offsets = (pixels[..., None] - colors for pixels, colors in zip(channels, palette.mT, strict=True))
+        return reduce(add, (offset * offset for offset in offsets)).argmin(dim=2)  # of (B, N, K)
+
+    def colors(self, codes: Tensor, grid: Grid) -> Tensor:
+        """The images (B, C, H, W) of codes (B, N)."""
+        return self.palette[codes].mT.unflatten(2, grid)
+
+
+StemConfig = Annotated[Patches | Hybrid | Convolutions | OverlappingPatches | ShiftedPatches | Palette, OpenUnion()]
 
 
 def describe_stem(stem: StemConfig) -> str:
@@ -369,6 +448,8 @@ def describe_stem(stem: StemConfig) -> str:
             return f"patches of {stem.patch} pixels that overlap, at a stride of {stem.stride}"
         case ShiftedPatches():
             return f"patches of {stem.patch} pixels of the image and of four shifts of it"
+        case Palette():
+            return f"pixels, each as the nearest of {stem.colors:,} colors"
         case _:
             return f"{stem.kind} of {stem.token_size()} pixels"
 

@@ -5,7 +5,7 @@ that of google-research/vision_transformer.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field
@@ -27,6 +27,14 @@ def lecun_normal_(weight: Tensor) -> Tensor:
 def zero_bias_(linear: nn.Linear) -> None:
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
+
+
+class OutputPlace(NamedTuple):
+    """Where the weight is whose output a branch adds to the tokens."""
+
+    layer: int  # from 1
+    depth: int  # layers of the model
+    part: Literal["attention", "mlp"]
 
 
 class BaseInit(Config):
@@ -60,6 +68,10 @@ class BaseInit(Config):
         """Registers. They must differ: equal registers would get equal gradients."""
         nn.init.normal_(registers, std=0.02)
 
+    def embedding(self, table: Tensor) -> None:
+        """A table of embeddings that are looked up (K, D)."""
+        nn.init.normal_(table, std=0.02)
+
     def position_table(self, table: Tensor) -> None:
         """Learned position embeddings (..., D)."""
         nn.init.normal_(table, std=0.02)
@@ -68,8 +80,8 @@ class BaseInit(Config):
         nn.init.zeros_(linear.weight)
         nn.init.constant_(linear.bias, bias)
 
-    def rescale_output(self, weight: Tensor, layer: int) -> None:
-        """The last weight of a branch of a layer, counted from 1, after it was drawn."""
+    def rescale_output(self, weight: Tensor, place: OutputPlace) -> None:
+        """The last weight of a branch, after it was drawn."""
 
 
 class Original(BaseInit):
@@ -198,15 +210,49 @@ class DepthScaled(BaseInit):
     def position_table(self, table: Tensor) -> None:
         nn.init.trunc_normal_(table, std=0.02)
 
-    def rescale_output(self, weight: Tensor, layer: int) -> None:
-        weight.div_((2 * layer) ** 0.5)
+    def rescale_output(self, weight: Tensor, place: OutputPlace) -> None:
+        weight.div_((2 * place.layer) ** 0.5)
 
 
-InitConfig = Annotated[Original | BigVision | Zeros | Normal | Xavier | TruncatedNormal | DepthScaled, OpenUnion()]
+class ImageGpt(BaseInit):
+    """iGPT's, after GPT-2: all normal, of std 0.02 but for positions (0.01) and attention (1 / sqrt(D)).
+
+    The output of attention is divided by the square root of the number of layers.
+    """
+
+    kind: Literal["image_gpt"] = "image_gpt"
+
+    def dense(self, linear: nn.Linear) -> None:
+        self.mlp(linear)
+
+    def attention(self, linear: nn.Linear, parts: int = 1) -> None:
+        nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
+        zero_bias_(linear)
+
+    def mlp(self, linear: nn.Linear, parts: int = 1) -> None:
+        nn.init.normal_(linear.weight, std=0.02)
+        zero_bias_(linear)
+
+    def token(self, token: Tensor) -> None:
+        nn.init.normal_(token, std=0.02)
+
+    def position_table(self, table: Tensor) -> None:
+        nn.init.normal_(table, std=0.01)
+
+    def rescale_output(self, weight: Tensor, place: OutputPlace) -> None:
+        if place.part == "attention":
+            weight.div_(place.depth**0.5)
+
+
+InitConfig = Annotated[
+    Original | BigVision | Zeros | Normal | Xavier | TruncatedNormal | DepthScaled | ImageGpt, OpenUnion()
+]
 
 
 class InitModule(nn.Module):
     """A module that initializes its own parameters by an init scheme."""
+
+    output_part: ClassVar[Literal["attention", "mlp"]] = "mlp"  # of its `output_weights`
 
     def initialize(self, init: BaseInit) -> None:
         """Initialize the parameters that are directly in this module."""
@@ -243,7 +289,9 @@ def initialize(model: M, init: BaseInit) -> M:
 @torch.no_grad()
 def rescale_outputs(blocks: Iterable[nn.Module], init: BaseInit) -> None:
     """Scale what the branches of each layer add to the tokens, as the init scheme has it."""
-    for layer, block in enumerate(blocks, start=1):
+    layers = list(blocks)
+    for layer, block in enumerate(layers, start=1):
         for part in block.modules():
-            for weight in part.output_weights() if isinstance(part, InitModule) else ():
-                init.rescale_output(weight, layer)
+            if isinstance(part, InitModule):
+                for weight in part.output_weights():
+                    init.rescale_output(weight, OutputPlace(layer, len(layers), part.output_part))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.models.attention import Attention, BaseAttention, MixerConfig
+from vitral.models.attention import Attention, BaseAttention, Causal, MixerConfig
 from vitral.models.base import BuildContext, Features, Grid, Layout, Model, check_images, split_tokens
 from vitral.models.block import BlockConfig, BlockParts, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
@@ -19,7 +19,7 @@ from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, InitConfig, InitModule, Original, allocate, initialize, rescale_outputs
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.norm import LayerNorm, NormConfig
-from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
+from vitral.models.pool import ClassPool, DistilledPool, PoolConfig, PrefixPool
 from vitral.models.position import (
     AttentionPosition,
     BaseRelativeBias,
@@ -87,6 +87,9 @@ class Vit(Config):
         if isinstance(inside_attention(self.position), BaseRelativeBias) and not isinstance(self.mixer, Attention):
             message = f"{self.position.kind} positions need global attention, and the mixer is {self.mixer.kind}"
             raise ConfigError(message, code="config.conflict", where="position", hint="use mixer=attention")
+        if isinstance(self.mixer, Causal) and isinstance(self.pool, ClassPool | DistilledPool | PrefixPool):
+            message = f"the {self.pool.kind} pool reads the first tokens, which see no patch with the causal mixer"
+            raise ConfigError(message, code="config.conflict", where="pool", hint="use pool=mean")
         if isinstance(self.head, DistilledHead) and not isinstance(self.pool, DistilledPool):
             message = f"the distilled head reads two tokens, and the {self.pool.kind} pool gives one vector"
             raise ConfigError(message, code="config.conflict", where="head", hint="use pool=distilled")

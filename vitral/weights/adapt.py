@@ -16,7 +16,7 @@ from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Model, find_mismatches, raise_mismatches
-from vitral.models.embed import Patches, ShiftedPatches, kernel_to_linear, linear_to_kernel
+from vitral.models.embed import Palette, Patches, ShiftedPatches, kernel_to_linear, linear_to_kernel
 from vitral.models.head import Classifier, HeadConfig, NoHead
 from vitral.models.init import Original
 from vitral.models.pool import AttentionPool
@@ -84,6 +84,9 @@ def adapt_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: i
         name = "body.root.0.weight"
     elif isinstance(old.stem, ShiftedPatches) or (isinstance(old.stem, Patches) and old.stem.norm == "both"):
         message, hint = "the norm before the patch embedding spans all channels", f"keep {old.channels}"
+        raise ConfigError(message, code="config.unsupported", where="channels", hint=hint)
+    elif isinstance(old.stem, Palette):
+        message, hint = "the palette has colors of its own channels", f"keep {old.channels}"
         raise ConfigError(message, code="config.unsupported", where="channels", hint=hint)
     elif isinstance(old.stem, Patches):
         name, kernel = "stem.project.weight", weights["stem.project.weight"].unflatten(1, (old.channels, -1))

@@ -41,10 +41,14 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     if "stem.project.weight" in weights:
         width, numbers = weights["stem.project.weight"].flatten(1).shape  # a convolution has a kernel
         assert f", {numbers} numbers each, E: {numbers} x {width}" in shapes
+    elif "stem.embed.weight" in weights:
+        colors, width = weights["stem.embed.weight"].shape
+        assert f"the nearest of {colors} colors, k(i) = argmin_k |x_i - p_k|^2, E: {colors} x {width}" in shapes
     else:
         assert "E:" not in shapes
-    last = f"x_{config.stem.grid(config.image_size).cells()}"
-    assert (f"; {last} E]" if "stem.project.weight" in weights else f"; {last}]") in first
+    count = config.stem.grid(config.image_size).cells()
+    looked_up = f"; E_k({count})]" if "stem.embed.weight" in weights else f"; x_{count}]"
+    assert (f"; x_{count} E]" if "stem.project.weight" in weights else looked_up) in first
     assert ("x_class" in first) == config.tokens.cls
     assert (f"r_{config.tokens.registers};" in first) == (config.tokens.registers > 0)
     learned = any(name.startswith("position.") for name in weights)

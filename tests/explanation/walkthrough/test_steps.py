@@ -12,7 +12,7 @@ from vitral.core.config import Size
 from vitral.explanation.explanation import Photo, Step
 from vitral.explanation.walkthrough.equations import equations
 from vitral.explanation.walkthrough.steps import walkthrough_steps
-from vitral.models import Learned1d, Model, NoHead, Patches, Resnet, Vit, attention_maps
+from vitral.models import Learned1d, Model, NoHead, Palette, Patches, Resnet, Vit, attention_maps
 from vitral.models.attention import BaseAttention
 
 NAMES = ("ants", "bees", "wasps", "moths")
@@ -70,7 +70,10 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
     inside = dict(config.build_empty().named_parameters())
     project = inside.get("stem.project.weight")
     numbers = config.width if project is None else project[0].numel()
-    assert by_title(found, "cut into patches").shape == f"{grid.cells()} x {numbers}"
+    if isinstance(config.stem, Palette):
+        assert by_title(found, "colors of a palette").shape == str(grid.cells())
+    else:
+        assert by_title(found, "cut into patches").shape == f"{grid.cells()} x {numbers}"
     sequence = by_title(found, "sequence of tokens")
     assert sequence.shape == f"{layout.length()} x {config.width}"
     assert ("class token, from which" in sequence.text) == config.tokens.cls

@@ -212,6 +212,7 @@ def test_a_layer_takes_out_half_of_its_patches_at_most() -> None:
 
 
 REFUSED = {
+    "mixer-causal": "model.mixer",
     "mixer-axial": "model.mixer",
     "mixer-local": "model.mixer",
     "mixer-pooling": "model.mixer",

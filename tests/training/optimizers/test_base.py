@@ -27,8 +27,10 @@ from vitral.training.optimizers import (
     supports_fused,
 )
 
-# Parameters of two dimensions or more that must not decay: tokens, queries and positions.
-TOKENS_AND_POSITIONS = re.compile(r"prefix\.tokens|position\.(table|x|y)|pool\.query|.*\.relation\.(table|frequencies)")
+# Parameters of two dimensions or more that must not decay: tokens, queries, positions, and colors that are looked up.
+TOKENS_AND_POSITIONS = re.compile(
+    r"prefix\.tokens|position\.(table|x|y)|pool\.query|.*\.relation\.(table|frequencies)|stem\.embed\.weight"
+)
 
 
 class Masked(nn.Module):

@@ -2,8 +2,8 @@
 
 from vitral.core.config import Config
 from vitral.models import Axial, Hybrid, Local, Resnet, Vit
-from vitral.models.attention import BaseAttention
-from vitral.models.embed import describe_stem, projected_values
+from vitral.models.attention import BaseAttention, Causal
+from vitral.models.embed import Palette, describe_stem, projected_values
 from vitral.models.head import DistilledHead, NoHead, ProjectionHead, TanhHead
 from vitral.models.mlp import SwiGlu
 from vitral.models.pool import NormedPool
@@ -41,14 +41,18 @@ def embedding_equations(config: Vit) -> tuple[str, ...]:
     numbers, projected = projected_values(stem, config.channels), not isinstance(stem, Hybrid) or stem.project
     source = f"patches of {stem.patch} cells of a ResNet's map" if isinstance(stem, Hybrid) else describe_stem(stem)
     tokens = ["x_class"] * layout.cls + ellipsis_terms("r_{}", layout.registers)
-    tokens += ellipsis_terms("x_{} E" if projected else "x_{}", grid.cells())
+    looked_up = isinstance(stem, Palette)
+    tokens += ellipsis_terms("E_k({})" if looked_up else "x_{} E" if projected else "x_{}", grid.cells())
     added = config.position.applies_to == "tokens" or isinstance(config.position, Combined)
     plus = " + E_pos" if added else ""
     maps = f", E: {numbers} x {config.width}" if projected else ""
     first = ", then LN" if config.tokens.norm else ""
+    pieces = f"{grid} = {grid.cells()} {source}, {numbers} numbers each{maps}"
+    if isinstance(stem, Palette):
+        pieces = f"{grid} = {grid.cells()} {source}, k(i) = argmin_k |x_i - p_k|^2, E: {stem.colors} x {config.width}"
     return (
         f"z_0 = [{'; '.join(tokens)}]{plus}{first}    (eq. 1)",
-        f"      {grid} = {grid.cells()} {source}, {numbers} numbers each{maps}, z: {layout.length()} x {config.width}",
+        f"      {pieces}, z: {layout.length()} x {config.width}",
         f"      position: {describe_position(config.position)}",
     )
 
@@ -107,6 +111,8 @@ def describe_mixer(config: Vit) -> str:
     scope = f"{length} x {length} weights"
     if isinstance(mixer, Axial):
         scope = "within rows and columns in turn"
+    elif isinstance(mixer, Causal):
+        scope = f"{length} x {length} weights, 0 for the tokens after each token"
     elif isinstance(mixer, Local):
         scope = f"within {mixer.rows}x{mixer.columns} windows"
     scaled = f"q k' / sqrt({width})" if mixer.scale == "1/sqrt(d)" else f"{mixer.scale:g} q k'"

@@ -21,9 +21,9 @@ from vitral.explanation.page.pictures import GAP_GRAY, heat_colors, scale_to_uni
 from vitral.explanation.page.text import cell_name, describe_crop
 from vitral.explanation.trace import Trace, fit_to_patches, mean_norm, record_outputs, to_array, trace_image
 from vitral.explanation.walkthrough import equations
-from vitral.models.attention import BaseAttention
+from vitral.models.attention import BaseAttention, Causal
 from vitral.models.base import Grid, Model
-from vitral.models.embed import Hybrid, HybridStem, Patches, describe_stem, projected_values
+from vitral.models.embed import Hybrid, HybridStem, Palette, PaletteStem, Patches, describe_stem, projected_values
 from vitral.models.resnet import ResidualNetwork, ResnetBody
 from vitral.models.vit import VisionTransformer, Vit
 
@@ -137,7 +137,7 @@ def walkthrough_steps(model: Model, image: Tensor, photo: Photo, names: Sequence
     return (
         first,
         *root,
-        patches_step(walk),
+        *(palette_steps(walk, model.stem, image) if isinstance(model.stem, PaletteStem) else [patches_step(walk)]),
         *embedding_steps(walk),
         sequence_step(walk),
         *first_layer_steps(walk),
@@ -177,6 +177,26 @@ def patches_step(walk: Walkthrough) -> Step:
     return Step("The image is cut into patches", "", text, format_shape(cells, count), (), pictures)
 
 
+def palette_steps(walk: Walkthrough, stem: PaletteStem, image: Tensor) -> list[Step]:
+    """The image (1, C, H, W) in the colors of the palette, as its numbers are."""
+    codes, grid = stem.codes(image), walk.grid
+    given, coded = image[0].flatten(1), stem.colors(codes, grid)[0].flatten(1)  # each (C, N)
+    low, high = given.min(), given.max()
+    levels = ((coded - low) / (high - low).clamp(min=1e-6)).clamp(0, 1) * 255  # (C, N)
+    picture = levels.round().byte().mT.unflatten(0, grid).cpu().numpy()  # (H, W, C)
+    text = (
+        f"Each of {grid} = {grid.cells()} pixels becomes the number of the nearest of {len(stem.palette):,} colors. "
+        "The image shows those colors, its contrast stretched to that of the given numbers."
+    )
+    numbers = (
+        ("different colors", float(len(codes.unique()))),
+        ("mean distance of a pixel from its color", (given - coded).norm(dim=0).mean().item()),
+    )
+    shape = format_shape(grid.cells())
+    shown = np.ascontiguousarray(np.asarray(to_rgb_image(picture)))
+    return [Step("Pixels become colors of a palette", "k(i) = argmin_k |x_i - p_k|^2", text, shape, numbers, (shown,))]
+
+
 def embedding_steps(walk: Walkthrough) -> list[Step]:
     """Patches to tokens; nothing for a hybrid without projection."""
     config, tokens = walk.config, walk.trace.patches  # (N, D)
@@ -186,10 +206,17 @@ def embedding_steps(walk: Walkthrough) -> list[Step]:
         f"The learned projection E, the same for all patches, maps each patch to a token of {config.width} numbers. "
         "Warm colors are positive, cold ones negative, dark ones near 0."
     )
+    title = "Each patch becomes a token"
+    if isinstance(config.stem, Palette):
+        title = "Each color becomes a token"
+        text = (
+            f"The number of a color selects a row of the learned table E, {config.width} numbers. "
+            "Warm colors are positive, cold ones negative, dark ones near 0."
+        )
     numbers = (("mean norm of a token", mean_norm(tokens)),)
     strips = draw_vector_strips(to_array(tokens[walk.marked]), MARKS)
     equation = equations.embedding_equations(config)[1].strip()
-    return [Step("Each patch becomes a token", equation, text, format_shape(*tokens.shape), numbers, (strips,))]
+    return [Step(title, equation, text, format_shape(*tokens.shape), numbers, (strips,))]
 
 
 def sequence_step(walk: Walkthrough) -> Step:
@@ -239,6 +266,8 @@ def attention_step(walk: Walkthrough, equation: str, formula: str, lengths: Numb
         f"keys match its query: {formula}. The framed patch, {cell_name(cell, walk.grid)}, attends most to "
         f"{cell_name(most, walk.grid)}; the image shows its attention, averaged over the heads. Its weights sum to one."
     )
+    if isinstance(walk.config.mixer, Causal):
+        text += " It is causal: the tokens after a token, in reading order, have no weight."
     numbers = [*lengths, (f"weight of {cell_name(most, walk.grid)}", patches[most].item())]
     numbers += [("of itself", patches[cell].item())]
     numbers += [("of the class token", row[0].item())] * layout.cls

@@ -340,6 +340,8 @@ def build_mixer(mixer: nn.Module, layout: Layout, keep: int) -> FullAttention | 
 
 def is_plain(mixer: SelfAttention) -> bool:
     """Whether attention has nothing that the folded layers do not know."""
+    if type(mixer) is not SelfAttention:
+        return False  # it hides some tokens from others
     scaled = isinstance(mixer.heads.q_norm, nn.Identity | nn.LayerNorm) and mixer.scale is None
     return scaled and not mixer.heads.norm_all and isinstance(mixer.output_norm, nn.Identity)
 

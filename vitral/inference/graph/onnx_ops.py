@@ -146,6 +146,9 @@ def attention(
     scale = how.get("scale") or q.shape[-1] ** -0.5
     queries = q if scale == 1.0 else g.node("Mul", q, scale)
     logits = g.node("MatMul", queries, g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    if how.get("is_causal"):  # the first queries see the first keys, up to their own place
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+        attn_mask = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
     biased = logits if attn_mask is None else g.node("Add", logits, attn_mask)
     return g.node("MatMul", g.node("Softmax", biased, axis=-1), v)
 
@@ -288,6 +291,7 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     F.normalize: normalize,
     F.pad: pad,
     F.scaled_dot_product_attention: attention,
+    F.embedding: lambda g, result, x, weight, *_, **__: g.node("Gather", g.constant(weight, "weight"), x, axis=0),
     F.elu: lambda g, result, x, alpha=1.0, inplace=False: g.node("Elu", x, alpha=alpha),
     F.hardswish: lambda g, result, x, inplace=False: g.node("HardSwish", x),
     F.leaky_relu: lambda g, result, x, slope=0.01, inplace=False: g.node("LeakyRelu", x, alpha=slope),
@@ -302,6 +306,7 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     Tensor.add: elementwise("Add"),
     Tensor.amax: lambda g, result, x, dim: g.node("ReduceMax", x, g.ints(dim), keepdims=0),
     Tensor.argmax: lambda g, result, x, dim: g.node("ArgMax", x, axis=dim, keepdims=0),
+    Tensor.argmin: lambda g, result, x, dim: g.node("ArgMin", x, axis=dim, keepdims=0),
     Tensor.chunk: split,
     Tensor.div: elementwise("Div"),
     Tensor.flatten: reshape,
