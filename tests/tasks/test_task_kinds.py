@@ -11,6 +11,8 @@ from tests.models.variants import small
 from vitral.core.config import Config, Size, union_members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup
 from vitral.data.transforms.preprocessing import CENTERED
+from vitral.models.attention import Causal
+from vitral.models.embed import Palette
 from vitral.models.pool import MeanPool
 from vitral.models.vit import Tokens
 from vitral.tasks import TaskConfig
@@ -19,6 +21,7 @@ from vitral.tasks.selfsupervised.beit import Beit
 from vitral.tasks.selfsupervised.beit import TargetConfig as BeitTarget
 from vitral.tasks.selfsupervised.dino import Dino, DinoOutputs, TargetsConfig
 from vitral.tasks.selfsupervised.ibot import Ibot, OwnPatchLayer, PatchHeadConfig, SeparatePatchHead
+from vitral.tasks.selfsupervised.igpt import Autoregressive, Igpt, ObjectiveConfig
 from vitral.tasks.selfsupervised.ijepa import Ijepa, Predictor
 from vitral.tasks.selfsupervised.lejepa import Lejepa, SigRegOutputs
 from vitral.tasks.selfsupervised.mae import Decoder, Mae, PixelTarget
@@ -47,6 +50,7 @@ UNIONS: dict[tuple[type[BaseTask], str], Any] = {
     (Ibot, "patch_temperature"): TemperatureConfig,
     (Ijepa, "momentum"): MomentumConfig,
     (Beit, "target"): BeitTarget,
+    (Igpt, "objective"): ObjectiveConfig,
 }
 OUTPUTS = DinoOutputs(outputs=32, hidden=24, bottleneck=8)
 # What is small enough for a test, where the default is not.
@@ -99,12 +103,21 @@ EVERY = pytest.mark.parametrize(
 )
 
 
+def model_fields(config: TaskConfig) -> dict[str, Any]:
+    """What the model of a task needs to be that the small one is not."""
+    if not isinstance(config, Igpt):
+        return {}
+    palette = {"image_size": Size(8, 12), "stem": Palette(colors=16)}
+    return palette | ({"mixer": Causal(heads=2), "pool": MeanPool()} if config.objective == Autoregressive() else {})
+
+
 def built(config: TaskConfig, **fields: Any) -> Task:
-    return config.build(small(**fields).build(), 4, (5, 2, 1, 2), CENTERED)
+    return config.build(small(**(model_fields(config) | fields)).build(), 4, (5, 2, 1, 2), CENTERED)
 
 
-def batch(size: int = 8) -> tuple[Tensor, Tensor]:
-    images = CENTERED.apply(torch.randint(0, 256, (size, 3, 32, 48), dtype=torch.uint8))
+def batch(config: TaskConfig, size: int = 8) -> tuple[Tensor, Tensor]:
+    image = model_fields(config).get("image_size", Size(32, 48))
+    images = CENTERED.apply(torch.randint(0, 256, (size, 3, *image), dtype=torch.uint8))
     return images, torch.arange(size) % 4
 
 
@@ -123,8 +136,9 @@ def test_every_choice_of_every_task_is_tried() -> None:
 
 
 def test_mae_takes_a_model_without_a_class_token() -> None:
-    task = built(Mae(**SMALL[Mae]), tokens=Tokens(cls=False), pool=MeanPool())
-    assert task.train()(*batch(), rng()).loss.isfinite()
+    config = Mae(**SMALL[Mae])
+    task = built(config, tokens=Tokens(cls=False), pool=MeanPool())
+    assert task.train()(*batch(config), rng()).loss.isfinite()
 
 
 @EVERY
@@ -132,7 +146,7 @@ def test_mae_takes_a_model_without_a_class_token() -> None:
 def test_an_outcome_is_a_scalar_loss_with_scalar_metrics_that_are_no_part_of_the_graph(
     config: TaskConfig, training: bool
 ) -> None:
-    loss, images, metrics = built(config).train(training)(*batch(), rng())
+    loss, images, metrics = built(config).train(training)(*batch(config), rng())
     assert loss.shape == ()
     assert loss.dtype == torch.float32
     assert loss.requires_grad
@@ -145,7 +159,7 @@ def test_an_outcome_is_a_scalar_loss_with_scalar_metrics_that_are_no_part_of_the
 
 @EVERY
 def test_a_step_lowers_the_loss_of_the_same_batch(config: TaskConfig) -> None:
-    task, (images, labels) = built(config), batch()
+    task, (images, labels) = built(config), batch(config)
     optimizer = torch.optim.SGD(task.parameters(), lr=0.01)
     before = task(images, labels, rng()).loss
     before.backward()
@@ -156,7 +170,7 @@ def test_a_step_lowers_the_loss_of_the_same_batch(config: TaskConfig) -> None:
 
 @EVERY
 def test_evaluation_draws_nothing_and_does_not_depend_on_the_dice(config: TaskConfig) -> None:
-    task, (images, labels) = built(config).eval(), batch()
+    task, (images, labels) = built(config).eval(), batch(config)
     generator = rng()
     before = generator.bit_generator.state
     one = task(images, labels, generator).loss
@@ -166,7 +180,7 @@ def test_evaluation_draws_nothing_and_does_not_depend_on_the_dice(config: TaskCo
 
 @EVERY
 def test_training_draws_from_nothing_but_the_dice(config: TaskConfig) -> None:
-    task, (images, labels) = built(config), batch()
+    task, (images, labels) = built(config), batch(config)
     state = torch.get_rng_state()
     one = task(images, labels, rng(7)).loss
     assert torch.equal(torch.get_rng_state(), state)
@@ -178,7 +192,7 @@ def test_training_draws_from_nothing_but_the_dice(config: TaskConfig) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_no_images_cost_nothing_and_pass_a_gradient_of_nought(config: TaskConfig, training: bool) -> None:
     task = built(config).train(training)
-    loss, images, metrics = task(*batch(0), rng())
+    loss, images, metrics = task(*batch(config, 0), rng())
     assert images == 0
     assert [value.item() for value in (loss, *metrics.values())] == [0.0] * (1 + len(metrics))
     loss.backward()
@@ -188,7 +202,7 @@ def test_no_images_cost_nothing_and_pass_a_gradient_of_nought(config: TaskConfig
 
 @EVERY
 def test_state_goes_out_and_comes_back(config: TaskConfig) -> None:
-    task, other, given = built(config), built(config), batch()
+    task, other, given = built(config), built(config), batch(config)
     with torch.no_grad():
         for weight in task.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
@@ -199,7 +213,7 @@ def test_state_goes_out_and_comes_back(config: TaskConfig) -> None:
 
 @EVERY
 def test_images_and_labels_given_stay_as_they_were(config: TaskConfig) -> None:
-    images, labels = batch()
+    images, labels = batch(config)
     kept = images.clone(), labels.clone()
     built(config)(images, labels, rng())
     assert torch.equal(images, kept[0])
@@ -213,7 +227,7 @@ def test_a_config_comes_back_from_its_json(config: TaskConfig) -> None:
 
 @EVERY
 def test_half_precision_inside_gives_a_full_precision_loss_near_the_same(config: TaskConfig) -> None:
-    task, given = built(config), batch()
+    task, given = built(config), batch(config)
     expected = task(*given, rng()).loss
     with torch.autocast("cpu", torch.bfloat16):
         found = task(*given, rng()).loss

@@ -25,6 +25,7 @@ from vitral.models.mlp import Mlp
 from vitral.models.pool import ClassPool, MeanPool
 from vitral.models.position import Learned1d, SinCos2d
 from vitral.models.vit import Tokens, Vit
+from vitral.recipes.igpt import cifar10_igpt, fashion_igpt, photos_igpt
 from vitral.recipes.recipe import Epochs, Images, ImagesSeen, LengthConfig, Recipe
 from vitral.recipes.small import CIFAR_NORMALIZE, FASHION_NORMALIZE, fashion_masked, small_vit
 from vitral.tasks import TaskConfig
@@ -414,6 +415,7 @@ FASHION_RECIPES: Recipes = {
     "moco_v3": fashion_moco_v3,
     "ijepa": fashion_ijepa,
     "lejepa": fashion_lejepa,
+    "igpt": fashion_igpt,
 }
 CIFAR_RECIPES: Recipes = {
     "masked_patches": cifar10_masked_patches,
@@ -423,6 +425,7 @@ CIFAR_RECIPES: Recipes = {
     "moco_v3": cifar10_moco_v3,
     "ijepa": cifar10_ijepa,
     "lejepa": cifar10_lejepa,
+    "igpt": cifar10_igpt,
     "simmim": cifar10_simmim,
     "beit": cifar10_beit,
 }
@@ -434,6 +437,7 @@ PHOTOS_RECIPES: Recipes = {
     "moco_v3": photos_moco_v3,
     "ijepa": photos_ijepa,
     "lejepa": photos_lejepa,
+    "igpt": photos_igpt,
 }
 BY_DATASET: Mapping[str, Recipes] = {
     "sample": FASHION_RECIPES,

@@ -7,6 +7,7 @@ from vitral.tasks.classify import Classify
 from vitral.tasks.selfsupervised.beit import Beit
 from vitral.tasks.selfsupervised.dino import Dino
 from vitral.tasks.selfsupervised.ibot import Ibot
+from vitral.tasks.selfsupervised.igpt import Igpt
 from vitral.tasks.selfsupervised.ijepa import Ijepa
 from vitral.tasks.selfsupervised.lejepa import Lejepa
 from vitral.tasks.selfsupervised.mae import Mae
@@ -15,5 +16,5 @@ from vitral.tasks.selfsupervised.moco_v3 import MocoV3
 from vitral.tasks.selfsupervised.simmim import SimMim
 
 TaskConfig = Annotated[
-    Classify | MaskedPatches | Mae | SimMim | Beit | Dino | Ibot | MocoV3 | Ijepa | Lejepa, OpenUnion()
+    Classify | MaskedPatches | Mae | SimMim | Beit | Igpt | Dino | Ibot | MocoV3 | Ijepa | Lejepa, OpenUnion()
 ]

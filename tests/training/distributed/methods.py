@@ -17,6 +17,7 @@ from vitral.core.config import Size
 from vitral.data.samples import Samples
 from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.views import MultiCrop, OneView, TwoViews, View, ViewsConfig
+from vitral.models import Causal, Palette, Resnet, Vit
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Images, Recipe, Steps
 from vitral.runs.build import RunParts, build_run, fit_task
@@ -24,6 +25,7 @@ from vitral.tasks import TaskConfig
 from vitral.tasks.selfsupervised.beit import Beit
 from vitral.tasks.selfsupervised.dino import Dino, DinoOutputs, SinkhornKnopp
 from vitral.tasks.selfsupervised.ibot import Ibot, SeparatePatchHead
+from vitral.tasks.selfsupervised.igpt import Igpt, Masked
 from vitral.tasks.selfsupervised.ijepa import Ijepa, Predictor
 from vitral.tasks.selfsupervised.lejepa import Lejepa, SigRegOutputs
 from vitral.tasks.selfsupervised.mae import Decoder, Mae
@@ -53,9 +55,11 @@ class Method(NamedTuple):
 
     task: TaskConfig
     views: ViewsConfig = OneView()
+    model: Vit | Resnet = MODEL
     draws_by_image: bool = True  # else what it draws depends on the number of processes and microbatches
 
 
+PIXELS: dict[str, object] = {"image_size": 8, "stem": Palette(colors=8), "pool": "mean"}
 LOCAL = View(crop=RandomResizedCrop(area=(0.2, 0.5)), size=Size(8, 8))
 CROPS = MultiCrop(local=LOCAL, local_views=2)
 OUTPUTS = DinoOutputs(outputs=24, hidden=20, bottleneck=8, frozen_length=False)
@@ -66,6 +70,8 @@ METHODS: dict[str, Method] = {
     "simmim": Method(SimMim(unit=Size(4, 4))),
     "beit": Method(Beit(least=2, target=PatchCodes(codes=8))),
     "beit_features": Method(Beit(least=2, target=TeacherFeatures(layers=2))),
+    "igpt": Method(Igpt(), model=model_config(MODEL, {**PIXELS, "mixer": Causal(heads=2)})),
+    "igpt_masked": Method(Igpt(objective=Masked()), model=model_config(MODEL, PIXELS)),
     "dino": Method(
         Dino(head=OUTPUTS, momentum=FAST, teacher_temperature=ConstantTemperature(), frozen_last_layer=0.1), CROPS
     ),
@@ -89,7 +95,7 @@ def recipe(name: str, distributed: DistributedConfig, microbatches: int = 1, wor
     """A run of a method whose every step is the same for any number of processes."""
     method = METHODS[name]
     return Recipe(
-        model=MODEL,
+        model=method.model,
         images=Images(views=method.views),
         task=method.task,
         length=Steps(steps=STEPS),

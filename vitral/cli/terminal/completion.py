@@ -13,11 +13,11 @@ DATASETS = ("sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits")
 RECIPES = (
     "sample", "fashion_mnist", "fashion_masked", "fashion_finetune", "fashion_tenth", "cifar10", "cifar100",
     "small_hundreds", "small_thousands", "small_hundred_thousands", "fashion_mae", "fashion_dino", "fashion_ibot",
-    "fashion_moco_v3", "fashion_ijepa", "fashion_lejepa", "cifar10_masked_patches", "cifar10_mae", "cifar10_dino",
-    "cifar10_ibot", "cifar10_moco_v3", "cifar10_ijepa", "cifar10_lejepa", "cifar10_simmim", "cifar10_beit",
-    "photos_masked_patches",
-    "photos_mae", "photos_dino", "photos_ibot", "photos_moco_v3", "photos_ijepa", "photos_lejepa", "paper_imagenet",
-    "paper_imagenet21k", "paper_jft", "paper_masked", "finetune_imagenet", "finetune_cifar", "finetune_flowers",
+    "fashion_moco_v3", "fashion_ijepa", "fashion_lejepa", "fashion_igpt", "cifar10_masked_patches", "cifar10_mae",
+    "cifar10_dino", "cifar10_ibot", "cifar10_moco_v3", "cifar10_ijepa", "cifar10_lejepa", "cifar10_igpt",
+    "cifar10_simmim", "cifar10_beit", "photos_masked_patches", "photos_mae", "photos_dino", "photos_ibot",
+    "photos_moco_v3", "photos_ijepa", "photos_lejepa", "photos_igpt", "paper_imagenet", "paper_imagenet21k",
+    "paper_jft", "paper_masked", "finetune_imagenet", "finetune_cifar", "finetune_flowers",
     "finetune_vtab", "photos", "augreg_imagenet", "augreg_imagenet21k", "plain_imagenet",
 )  # fmt: skip
 MODELS = (
@@ -34,7 +34,7 @@ TABLE_FORMATS = ("table", "json", "csv")
 EXPORT_FORMATS = ("onnx", "openvino", "torch")
 LIBRARIES = ("vitral", "timm", "google", "huggingface", "torchvision", "vit-pytorch", "labml")
 SCALES = ("tiny", "small", "full")
-TASKS = ("classify", "masked_patches", "mae", "simmim", "beit", "dino", "ibot", "moco_v3", "ijepa", "lejepa")
+TASKS = ("classify", "masked_patches", "mae", "simmim", "beit", "igpt", "dino", "ibot", "moco_v3", "ijepa", "lejepa")
 
 
 def complete_from(choices: Sequence[str]) -> Completion:
