@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check wheel-check bench clean
+.PHONY: help demo test test-all check docs wheel-check bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
@@ -19,6 +19,9 @@ check: .venv/.ready ## lint, formatting, types and the architecture
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/python -m pytest -q tests/test_architecture.py
+
+docs: .venv/.ready ## compare the generated pages with what they are generated from
+	.venv/bin/python -m tools.write_paper --check
 
 wheel-check: .venv/.ready ## build the wheel, install it elsewhere, run the quick start of the README with it
 	bash tools/wheel_check.sh

@@ -35,8 +35,8 @@ def better(one: str, other: str, text: str = "", metric: str = "") -> Check:
 
 
 def same(one: str, other: str, within: float, text: str = "") -> Check:
-    """The means of two arms differ by at most so much."""
-    return Check(text or f"{one} and {other} are equal", {one: 1.0, other: -1.0}, within)
+    """The means of two arms, which are shares, differ by at most so much."""
+    return Check(text or f"{one} and {other} are equal within {100 * within:g} points", {one: 1.0, other: -1.0}, within)
 
 
 def equals(arm: str, value: float, within: float = 0.0) -> Check:

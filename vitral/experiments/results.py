@@ -158,11 +158,15 @@ class ExperimentResult(Config):
             return f"{100 * value:.{digits}f}%"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
+    def show_difference(self, value: float | None) -> str:
+        """A difference of values of the metric for readers."""
+        return f"{100 * value:.2f} points" if self.share and value is not None else self.show(value)
+
     def check_lines(self) -> list[str]:
         """A line for each check: the difference, and the smallest that could have been found."""
         lines = []
         for each in self.checks:
-            show = partial(self.show, digits=2) if not each.metric else "{:.3g}".format
+            show = "{:.3g}".format if each.metric else self.show_difference
             found = f"difference {show(each.difference)}" if each.difference is not None else "no value"
             least = f", smallest that could be found {show(each.smallest)}" if each.smallest else ""
             lines.append(f"{each.verdict}: {each.text} ({found}{least})")
