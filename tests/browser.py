@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator, LocatorAssertions
 
+MILLISECONDS = 60_000  # until a page shows what is expected, on however busy a machine
 CHROMIUM = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), "")
 
 
@@ -25,3 +26,11 @@ def launch_browser(*flags: str) -> Iterator["Browser"]:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *flags])
         yield found
         found.close()
+
+
+def expect(part: "Locator") -> "LocatorAssertions":
+    """What a part of a page must come to: the assertions wait, since a page shows its answers one after the other."""
+    from playwright.sync_api import expect as expect_soon
+
+    expect_soon.set_options(timeout=MILLISECONDS)
+    return expect_soon(part)

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import vitral
+from tests.browser import expect
 from tests.data.pictures import encoded
 from tests.inference.truth import loaded
 from tests.models.variants import small
@@ -69,17 +70,17 @@ def test_a_dropped_photo_shows_the_prediction_and_the_attention_at_once(
     page = visit().ready()
     page.part("knows").get_by_text("It knows 4 classes: a, b, c, d.").wait_for()
     page.look(photo(), "<b>cat</b>.jpg")
-    assert page.text(".said") == truth.labels[0]
-    assert page.text(".sure") == percent(truth.scores[0])
-    assert page.page.locator(".bars .who").all_text_contents() == list(truth.labels)
-    assert page.page.locator(".bars .much").all_text_contents() == [percent(score) for score in truth.scores]
+    page.says(".said", truth.labels[0])
+    page.says(".sure", percent(truth.scores[0]))
+    expect(page.page.locator(".bars .who")).to_have_text(list(truth.labels))
+    expect(page.page.locator(".bars .much")).to_have_text([percent(score) for score in truth.scores])
     row = analysis.layers[-1].attention[:, 0, 1:].mean(axis=0)  # of the class token
     told = f"Layer 2, mean of 2 heads: the prediction attends most to {cell(int(row.argmax()))} ({percent(row.max())})"
-    assert told in page.text(".telling").replace("\xa0", " ")
-    assert page.part("canvas").is_visible()
-    assert page.live().startswith(f"Prediction: {truth.labels[0]}, {percent(truth.scores[0])}. Layer 2")
-    assert page.text(".meta").startswith(f"<b>cat</b>.jpg · 48 {TIMES} 40")
-    assert page.page.locator("#visits li").count() == 1
+    page.tells(".telling", told)
+    expect(page.part("canvas")).to_be_visible()
+    page.announces(f"Prediction: {truth.labels[0]}, {percent(truth.scores[0])}. Layer 2")
+    page.tells(".meta", f"<b>cat</b>.jpg · 48 {TIMES} 40")
+    expect(page.page.locator("#visits li")).to_have_count(1)
 
 
 def test_a_pasted_picture_is_looked_at_too(visit: Open) -> None:
@@ -93,34 +94,34 @@ def test_a_pasted_picture_is_looked_at_too(visit: Open) -> None:
     }"""
     )
     page.page.keyboard.press("Control+V")
-    page.page.locator(".meta", has_text=f"pasted.png · 30 {TIMES} 20").wait_for()
-    page.page.locator("#visits li").wait_for()  # it is remembered when the maps, too, have come
-    assert page.page.locator(".bars li").first.is_visible()
+    page.tells(".meta", f"pasted.png · 30 {TIMES} 20")
+    expect(page.page.locator("#visits li")).to_have_count(1)  # it is remembered when the maps, too, have come
+    expect(page.page.locator(".bars li").first).to_be_visible()
 
 
 def test_what_is_no_image_is_named_and_the_last_answer_stays(visit: Open, truth: vitral.Prediction) -> None:
     page = visit().ready().look(photo())
     page.excused = REFUSED
-    sent = len(page.asked)
+    sent = page.questions()
     page.drop(b"hello", "notes.txt", "text/plain")
-    assert page.problem() == "notes.txt is not an image."
+    page.complains("notes.txt is not an image.")
     page.drop(b"", "empty.jpg")
-    page.page.get_by_text("empty.jpg is empty.").wait_for()
+    page.complains("empty.jpg is empty.")
     page.drop(bytes(200_001), "huge.jpg")
-    page.page.get_by_text("huge.jpg is too large: 0.2 MB.").wait_for()
-    assert len(page.asked) == sent, "the server was asked about what cannot be right"
-    assert page.text(".said") == truth.labels[0]
+    page.complains("huge.jpg is too large: 0.2 MB.")
+    assert page.questions() == sent, "the server was asked about what cannot be right"
+    page.says(".said", truth.labels[0])
     page.drop(b"\xff\xd8 not a JPEG", "broken.jpg")
-    page.page.get_by_text("broken.jpg is not an image.").wait_for()
+    page.complains("broken.jpg is not an image.")
     page.page.locator(".problem details summary").click()
-    assert "(data." in page.text(".problem details p")
+    page.tells(".problem details p", "(data.")
 
 
 def test_a_photo_that_the_browser_cannot_show_is_looked_at_all_the_same(visit: Open) -> None:
     page = visit().ready()
     page.drop(encoded(Image.open(BytesIO(photo())), "TIFF"), "scan.tif", "image/tiff")
     page.page.locator(".bars li").first.wait_for()
-    assert page.part("unshown").text_content() == "This browser cannot show scan.tif; the model can still look at it."
+    expect(page.part("unshown")).to_have_text("This browser cannot show scan.tif; the model can still look at it.")
     page.part("canvas").wait_for()
 
 
@@ -134,25 +135,25 @@ def test_everything_works_from_the_keyboard(visit: Open, tmp_path: Path, analysi
     with page.page.expect_file_chooser() as chooser:
         keyboard.press("Space")
     chooser.value.set_files(tmp_path / "cat.jpg")
-    page.page.locator("#controls").wait_for()
+    expect(page.page.locator("#visits li")).to_have_count(1)
     page.page.locator("#tools button").last.focus()
     for _ in range(2):
         keyboard.press("Tab")
-    assert page.part("grid").evaluate("grid => grid === document.activeElement")
+    expect(page.part("grid")).to_be_focused()
     keyboard.press("ArrowUp")  # marks the middle
     for key in ("ArrowUp", "ArrowLeft", "ArrowLeft"):
         keyboard.press(key)
     row = analysis.layers[-1].attention[:, 1 + 1 * COLUMNS + 1, 1:].mean(axis=0)
-    page.page.locator("#live", has_text=f"{cell(COLUMNS + 1)} attends most to {cell(int(row.argmax()))}").wait_for()
+    page.announces(f"{cell(COLUMNS + 1)} attends most to {cell(int(row.argmax()))}")
     keyboard.press("Escape")
-    page.page.locator("#live", has_text="the prediction attends").wait_for()
+    page.announces("the prediction attends")
     keyboard.press("Tab")
     keyboard.press("ArrowRight")  # from attention to the next map
-    page.page.locator("#live", has_text="Rollout: highest at").wait_for()
+    page.announces("Rollout: highest at")
     keyboard.press("ArrowLeft")
     page.page.locator("[data-state=layer]").focus()
     keyboard.press("ArrowLeft")
-    page.page.locator("#live", has_text="Layer 1, mean of 2 heads").wait_for()
+    page.announces("Layer 1, mean of 2 heads")
 
 
 def test_a_click_on_a_patch_shows_what_it_attends_to(visit: Open, analysis: Analysis) -> None:
@@ -160,14 +161,14 @@ def test_a_click_on_a_patch_shows_what_it_attends_to(visit: Open, analysis: Anal
     whole = page.map()
     page.click_patch(0.9, 0.95)
     row = analysis.layers[-1].attention[:, 24, 1:].mean(axis=0)
-    told = f"the patch in row 4, column 6 attends most to {cell(int(row.argmax()))} ({percent(row.max())})"
-    page.page.locator("#live", has_text=told).wait_for()
+    page.announces(f"the patch in row 4, column 6 attends most to {cell(int(row.argmax()))} ({percent(row.max())})")
     assert page.map() != whole
     page.page.locator("[data-state=head]").fill("2")
     row = analysis.layers[-1].attention[1, 24, 1:]
-    assert f"Layer 2, head 2: the patch in row 4, column 6 attends most to {cell(int(row.argmax()))}" in page.live()
+    page.announces(f"Layer 2, head 2: the patch in row 4, column 6 attends most to {cell(int(row.argmax()))}")
     page.page.get_by_role("button", name="Back to the whole photo").click()
     page.page.locator("[data-state=head]").fill("0")
+    page.announces("Layer 2, mean of 2 heads: the prediction attends")
     assert page.map() == whole
 
 
@@ -175,13 +176,13 @@ def test_a_class_shows_the_evidence_for_it(visit: Open, truth: vitral.Prediction
     page = visit().ready().look(photo())
     page.page.locator("label", has_text="Relevance").click()
     highest = int(analysis.maps["relevance"].argmax())
-    assert page.live().startswith(f"Relevance: highest at {cell(highest)}")
-    assert page.text("#about-map") == f"Which patches speak for {truth.labels[0]}."
+    page.announces(f"Relevance: highest at {cell(highest)}")
+    page.says("#about-map", f"Which patches speak for {truth.labels[0]}.")
     first = page.map()
     page.page.locator(".bars button").nth(3).click()
-    page.page.locator("#about-map", has_text=f"Which patches speak for {truth.labels[3]}.").wait_for()
+    page.says("#about-map", f"Which patches speak for {truth.labels[3]}.")
     assert page.map() != first
-    assert page.page.locator(".bars button").nth(3).get_attribute("aria-pressed") == "true"
+    expect(page.page.locator(".bars button").nth(3)).to_have_attribute("aria-pressed", "true")
 
 
 def test_the_map_covers_the_part_that_the_model_is_given(visit: Open, guarded: Server) -> None:
@@ -190,9 +191,7 @@ def test_the_map_covers_the_part_that_the_model_is_given(visit: Open, guarded: S
     exif[0x0112] = 6  # to be shown turned by a quarter
     Image.open(BytesIO(photo(rows=40, columns=80))).save(turned, "jpeg", exif=exif)
     page = visit(guarded.url, FRAGMENT).ready().look(turned.getvalue())
-    outer, inner = page.part("photo").bounding_box(), page.part("canvas").bounding_box()
-    assert outer is not None
-    assert inner is not None
+    outer, inner = page.boxes("[data-part=photo], [data-part=canvas]")
     assert outer["width"] / outer["height"] == pytest.approx(40 / 80, rel=0.02)
     shares = [
         (inner["x"] - outer["x"]) / outer["width"], (inner["y"] - outer["y"]) / outer["height"],
@@ -205,38 +204,36 @@ def test_the_map_covers_the_part_that_the_model_is_given(visit: Open, guarded: S
 def test_two_models_and_two_photos_stand_side_by_side(visit: Open, tmp_path: Path) -> None:
     page = visit().ready().look(photo())
     page.page.get_by_role("button", name="Compare").click()
-    page.part("bars", 1).locator("li").first.wait_for()
+    expect(page.page.locator("#visits li")).to_have_count(2)
     page.part("canvas", 1).wait_for()
     second = vitral.Predictor(loaded(small(depth=1)), engine="eager")(photo())
-    assert page.part("said", 1).text_content() == second.labels[0]
-    assert page.part("model", 1).input_value() == "other"
-    assert "Layer 1, mean" in (page.part("telling", 1).text_content() or "")  # it has only one
-    left, right = (page.part("photo", number).bounding_box() for number in (0, 1))
-    assert left is not None
-    assert right is not None
+    expect(page.part("said", 1)).to_have_text(second.labels[0])
+    expect(page.part("model", 1)).to_have_value("other")
+    expect(page.part("telling", 1)).to_contain_text("Layer 1, mean")  # it has only one
+    left, right = page.boxes("[data-part=photo]")
     assert left["y"] == right["y"]
     page.part("model", 1).select_option("vit")
     page.drop(photo(seed=5), "dog.jpg", panel=1)
-    page.part("meta", 1).get_by_text("dog.jpg").wait_for()
+    expect(page.part("meta", 1)).to_contain_text("dog.jpg")
     other = vitral.Predictor(loaded(small()), engine="eager")(photo(seed=5))
-    page.part("sure", 1).get_by_text(percent(other.scores[0])).wait_for()
+    expect(page.part("sure", 1)).to_have_text(percent(other.scores[0]))
     page.page.locator(".panel").nth(0).get_by_role("button", name="Close").click()
-    assert page.page.locator(".panel").count() == 1
-    assert page.text(".meta").startswith("dog.jpg")
+    expect(page.page.locator(".panel")).to_have_count(1)
+    page.tells(".meta", "dog.jpg")
 
 
 def test_photos_of_this_visit_come_back_until_they_are_cleared(visit: Open, truth: vitral.Prediction) -> None:
     page = visit().ready().look(photo())
     page.drop(photo(seed=3), "dog.jpg")
-    page.page.locator("#visits li").nth(1).wait_for()
-    sent = len(page.asked)
+    expect(page.page.locator("#visits li")).to_have_count(2)
+    sent = page.questions()
     page.page.locator("#visits button").nth(1).click()
-    assert page.text(".meta").startswith("cat.jpg")
-    assert page.text(".said") == truth.labels[0]
-    assert page.part("canvas").is_visible()
-    assert [url for url in page.asked[sent:] if not url.startswith("blob:")] == []
+    page.tells(".meta", "cat.jpg")
+    page.says(".said", truth.labels[0])
+    expect(page.part("canvas")).to_be_visible()
+    assert page.questions() == sent
     page.page.get_by_role("button", name="Clear").click()
-    assert page.page.locator("#history").is_hidden()
+    expect(page.page.locator("#history")).to_be_hidden()
     stored = "[localStorage.length, sessionStorage.length, document.cookie]"
     assert page.page.evaluate(stored) == [0, 0, ""]
 
@@ -284,22 +281,22 @@ def test_the_camera_is_looked_at_live_until_a_photo_is_taken(visit: Open, server
     page.page.locator(".drop").get_by_role("button", name="Use the camera").click()
     page.page.locator("[data-part=rate]", has_text="answers per second").wait_for()
     page.page.locator(".bars li").first.wait_for()
-    assert page.part("video").is_visible()
+    expect(page.part("video")).to_be_visible()
     frames = page.page.locator("[data-part=image]").get_attribute("src")
     page.page.wait_for_function("(old) => document.querySelector('[data-part=image]').src !== old", arg=frames)
     page.click_patch(0.1, 0.1)  # takes the photo that it is about
-    page.page.locator("#live", has_text="the patch in row 1, column 1 attends").wait_for()
-    page.page.locator("#visits li").wait_for()
-    assert page.part("video").is_hidden()
+    page.announces("the patch in row 1, column 1 attends")
+    expect(page.page.locator("#visits li")).to_have_count(1)
+    expect(page.part("video")).to_be_hidden()
     assert page.part("video").evaluate("video => video.srcObject === null")
-    assert page.text(".meta").startswith("camera.jpg")
+    page.tells(".meta", "camera.jpg")
     page.page.get_by_role("button", name="Camera").click()
     page.page.locator("[data-part=rate]", has_text="answers per second").wait_for()
     page.page.get_by_role("button", name="Take this photo").click()
-    page.page.locator("#visits li").nth(1).wait_for()
+    expect(page.page.locator("#visits li")).to_have_count(2)
     page.page.get_by_role("button", name="Camera").click()
     page.page.get_by_role("button", name="Stop").click()
-    assert page.part("drop").is_visible()
+    expect(page.part("drop")).to_be_visible()
 
 
 def test_without_a_camera_api_the_phone_takes_the_photo(visit: Open) -> None:
@@ -315,12 +312,12 @@ def test_a_model_without_attention_or_classes_says_so(visit: Open) -> None:
     page.part("model").select_option("resnet")
     page.drop(photo())
     page.page.locator(".bars li").first.wait_for()
-    assert "cannot show where it looks" in page.text("#about-map")
-    assert page.part("canvas").is_hidden()
+    page.tells("#about-map", "cannot show where it looks")
+    expect(page.part("canvas")).to_be_hidden()
     page.part("model").select_option("headless")
-    page.page.locator(".said", has_text="Features only").wait_for()
+    page.says(".said", "Features only")
     page.part("canvas").wait_for()
-    assert page.page.locator("[data-state=map][value=relevance]").is_hidden()
+    expect(page.page.locator("[data-state=map][value=relevance]")).to_be_hidden()
 
 
 def test_a_token_comes_from_the_fragment_or_is_asked_for(visit: Open, guarded: Server) -> None:
@@ -328,14 +325,14 @@ def test_a_token_comes_from_the_fragment_or_is_asked_for(visit: Open, guarded: S
     page.ready().look(photo())
     assert page.page.url == f"{guarded.url}/"
     command = page.copied("curl")
-    assert page.text("#toast") == "Copied as curl. It contains your token."
+    page.says("#toast", "Copied as curl. It contains your token.")
     assert "Bearer se'\\''c+r&t%41" in command
     page = visit(guarded.url)
     page.excused = REFUSED
-    assert page.problem() == "This server asks for a token."
+    page.complains("This server asks for a token.")
     page.page.get_by_label("Token").fill("wrong")
     page.page.keyboard.press("Enter")
-    page.page.get_by_text("The token is wrong.").wait_for()
+    page.complains("The token is wrong.")
     page.page.get_by_label("Token").fill(TOKEN)
     page.page.keyboard.press("Enter")
     page.ready().look(photo())

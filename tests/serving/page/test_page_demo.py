@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import vitral
+from tests.browser import expect
 from tests.serving.client import SECONDS
 from tests.serving.page.visit import Visit
 from tests.serving.process import Process
@@ -25,19 +26,18 @@ def test_the_page_of_the_demo_answers_until_its_server_stops(visit: Callable[...
         page = visit(process.url).ready()
         page.page.get_by_role("heading", name="What does sample see?").wait_for()
         page.page.get_by_role("button", name="Try this picture: Ankle boot").press("Enter")
-        page.page.locator(".bars li").first.wait_for()
-        page.page.locator("#controls").wait_for()
-        assert page.text(".said") == truth.labels[0]
-        assert page.text(".sure") == f"{100 * truth.scores[0]:.1f}%"
-        assert page.text(".meta").startswith(Path(name).name)
-        assert "7 \u00d7 7 patches" in page.text(".telling")
+        expect(page.page.locator("#visits li")).to_have_count(1)
+        page.says(".said", truth.labels[0])
+        page.says(".sure", f"{100 * truth.scores[0]:.1f}%")
+        page.tells(".meta", Path(name).name)
+        page.tells(".telling", "7 \u00d7 7 patches")
         page.click_patch(0.5, 0.5)
-        page.page.locator("#live", has_text="the patch in row 4, column 4 attends most to").wait_for()
+        page.announces("the patch in row 4, column 4 attends most to")
         process.process.send_signal(signal.SIGTERM)
         assert process.process.wait(SECONDS) == 0
         page.excused = REFUSED
         page.click_patch(0.1, 0.1)
-        assert page.problem() == "The server does not answer."
-        assert page.text(".said") == truth.labels[0]  # what was answered stays
+        page.complains("The server does not answer.")
+        page.says(".said", truth.labels[0])  # what was answered stays
     finally:
         process.end()

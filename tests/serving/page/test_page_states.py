@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser import expect
 from tests.inference.truth import loaded
 from tests.models.variants import small
 from tests.serving.client import photo
@@ -26,13 +27,14 @@ def test_a_server_that_stops_is_noticed_and_waited_for(visit: Open) -> None:
         port = int(first.url.rpartition(":")[2])
     page.excused = REFUSED
     page.drop(photo(seed=2), "dog.jpg")
-    assert page.problem() == "The server does not answer."
-    assert page.text(".said") == "No answer yet"
-    assert page.page.locator("[data-part=image]").is_visible()
+    page.complains("The server does not answer.")
+    page.says(".said", "No answer yet")
+    expect(page.part("image")).to_be_visible()
     with Server({"vit": loaded(small())}, TINY.model_copy(update={"port": port})):
-        page.page.locator(".bars li").first.wait_for()  # by itself
-        page.page.locator(".problem:visible").wait_for(state="detached")
-        assert page.text(".meta").startswith("dog.jpg")
+        expect(page.page.locator("#visits li")).to_have_count(2)  # by itself
+        expect(page.page.locator(".bars li").first).to_be_visible()
+        expect(page.page.locator(".problem:visible")).to_have_count(0)
+        page.tells(".meta", "dog.jpg")
 
 
 def test_a_busy_server_is_asked_again_after_the_time_it_names(visit: Open) -> None:
@@ -51,29 +53,34 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names(visit: Open) -> No
             route.continue_()
 
     page.page.route("**/v1/*?*", refuse)
-    page.page.clock.install()
+    page.page.clock.install(time=0)
+    page.page.clock.pause_at(1)  # seconds; else it goes on by itself
     page.drop(photo())
-    assert page.problem() == "The server is busy."
-    assert page.text(".problem-hint") == "Trying again in 2 s."
-    assert page.page.locator(".bars li").count() == 0
-    page.page.clock.run_for(2500)
-    page.page.locator(".bars li").first.wait_for()
-    page.part("canvas").wait_for()
-    page.page.locator(".problem:visible").wait_for(state="detached")
+    page.complains("The server is busy.")
+    page.says(".problem-hint:visible", "Trying again in 2 s.")
+    expect(page.page.locator(".bars li")).to_have_count(0)
+    page.page.clock.run_for(1500)  # milliseconds
+    page.says(".problem-hint:visible", "Trying again in 1 s.")
+    assert len(refused) == 2
+    page.page.clock.run_for(1000)
+    expect(page.page.locator("#visits li")).to_have_count(1)
+    expect(page.page.locator(".bars li").first).to_be_visible()
+    expect(page.part("canvas")).to_be_visible()
+    expect(page.page.locator(".problem:visible")).to_have_count(0)
     assert len(refused) == 2
 
 
 def test_the_page_speaks_the_language_of_the_browser_and_can_switch(visit: Open) -> None:
     page = visit(locale="zh-TW").ready()
-    assert page.page.locator("html").get_attribute("lang") == "zh-CN"
+    expect(page.page.locator("html")).to_have_attribute("lang", "zh-CN")
     page.page.get_by_role("heading", name="vit 看到了什么").wait_for()
     page.look(photo())
-    assert "最关注" in page.live()
+    page.announces("最关注")
     page.drop(b"hello", "notes.txt", "text/plain")
-    assert page.problem() == "notes.txt 不是图片。"
+    page.complains("notes.txt 不是图片。")
     page.page.locator("#language").click()
-    assert page.page.locator("html").get_attribute("lang") == "en"
-    assert page.problem() == "notes.txt is not an image."
+    expect(page.page.locator("html")).to_have_attribute("lang", "en")
+    page.complains("notes.txt is not an image.")
     page.page.reload()
     page.ready().page.get_by_role("heading", name="What does vit see?").wait_for()
 
@@ -90,11 +97,11 @@ def test_both_languages_have_the_same_texts(visit: Open) -> None:
 
 
 def test_the_page_follows_the_dark_and_has_a_button_against_it(visit: Open) -> None:
-    color = "getComputedStyle(document.body).backgroundColor"
     page = visit(color_scheme="dark").ready()
-    assert page.page.evaluate(color) == "rgb(20, 23, 27)"
+    body = expect(page.page.locator("body"))
+    body.to_have_css("background-color", "rgb(20, 23, 27)")
     page.page.locator("#theme").click()
-    assert page.page.evaluate(color) == "rgb(251, 250, 247)"
+    body.to_have_css("background-color", "rgb(251, 250, 247)")
 
 
 @pytest.mark.parametrize("width", [pytest.param(320, marks=pytest.mark.slow), 390])
@@ -102,22 +109,18 @@ def test_nothing_is_wider_than_a_phone(visit: Open, width: int) -> None:
     page = visit(viewport={"width": width, "height": 800}, has_touch=True, is_mobile=True).ready()
     wide = "document.documentElement.scrollWidth"
     assert page.page.evaluate(wide) <= width
-    assert page.page.locator(".drop-title").text_content() == "Take or choose a photo"
+    page.says(".drop-title", "Take or choose a photo")
     page.look(photo(), "a" * 90 + ".jpg")
     page.drop(b"hello", "b" * 90 + ".txt", "text/plain")
-    page.problem()
+    page.complains("b" * 90 + ".txt is not an image.")
     assert page.page.evaluate(wide) <= width
-    hint, actions = (page.page.locator(f".{part}").bounding_box() for part in ("problem-hint", "problem-actions"))
-    assert hint is not None
-    assert actions is not None
-    assert actions["y"] > hint["y"] + hint["height"]  # the text has the whole width
+    hint, actions = page.boxes(".problem-hint, .problem-actions")
+    assert actions["top"] > hint["bottom"]  # the text has the whole width
     page.page.get_by_role("button", name="Compare").tap()
-    page.part("bars", 1).locator("li").first.wait_for()
+    expect(page.page.locator("#visits li")).to_have_count(2)
     assert page.page.evaluate(wide) <= width
-    first, second = (page.part("photo", number).bounding_box() for number in (0, 1))
-    assert first is not None
-    assert second is not None
-    assert second["y"] > first["y"] + first["height"]  # one above the other
+    first, second = page.boxes("[data-part=photo]")
+    assert second["top"] > first["bottom"]  # one above the other
 
 
 STATES: dict[str, dict[str, Any]] = {
@@ -140,8 +143,10 @@ def test_axe_finds_nothing_that_keeps_anyone_out(visit: Open, state: str) -> Non
     assert violations() == []
     page.look(photo())
     page.drop(b"hello", "notes.txt", "text/plain")
-    page.problem()
-    page.click_patch(0.5, 0.5)
+    page.complains("notes.txt is not an image.")
+    page.click_patch(0.6, 0.6)
+    page.announces("the patch in row 3, column 4 attends")
     page.page.get_by_role("button", name="Compare").click()
-    page.part("canvas", 1).wait_for()
+    expect(page.page.locator("#visits li")).to_have_count(2)
+    expect(page.part("canvas", 1)).to_be_visible()
     assert violations() == []

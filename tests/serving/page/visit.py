@@ -4,6 +4,8 @@ from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.browser import MILLISECONDS, expect
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, JSHandle, Locator, Page
 
@@ -12,6 +14,7 @@ TRANSFER = """([data, name, type]) => {
     transfer.items.add(new File([bytes], name, {type}));
     return transfer;
 }"""
+BOXES = "parts => parts.map((part) => part.getBoundingClientRect().toJSON())"
 ANSWERED = "html[data-ready] .panel:first-child .bars li >> nth=0"
 
 
@@ -21,6 +24,7 @@ class Visit:
     def __init__(self, browser: "Browser", url: str, fragment: str = "", **options: Any) -> None:
         settings = {"viewport": {"width": 1280, "height": 800}, "locale": "en-US", "reduced_motion": "reduce"}
         self.context = browser.new_context(**(settings | options))
+        self.context.set_default_timeout(MILLISECONDS)
         self.page: Page = self.context.new_page()
         self.url, self.said, self.asked = url, list[str](), list[str]()
         self.excused: tuple[str, ...] = ()
@@ -46,25 +50,39 @@ class Visit:
         return self.page.evaluate_handle(TRANSFER, [b64encode(data).decode(), name, kind])
 
     def look(self, data: bytes, name: str = "cat.jpg") -> "Visit":
-        """Drop a photo and wait for the prediction and the maps."""
+        """Drop the first photo and wait for the prediction and the maps, with which it is remembered and announced."""
         self.drop(data, name)
         self.page.locator(ANSWERED).wait_for()
         self.page.locator("#controls").wait_for()
+        expect(self.page.locator("#visits li")).to_have_count(1)
         return self
 
     def part(self, name: str, panel: int = 0) -> "Locator":
         return self.page.locator(".panel").nth(panel).locator(f"[data-part={name}]")
 
-    def text(self, selector: str) -> str:
-        return (self.page.locator(selector).first.text_content() or "").replace("\xa0", " ")
+    def says(self, selector: str, text: str) -> None:
+        """Wait until the first such part has this text."""
+        expect(self.page.locator(selector).first).to_have_text(text)
 
-    def live(self) -> str:
-        return self.text("#live")
+    def tells(self, selector: str, text: str) -> None:
+        """Wait until the first such part contains this text."""
+        expect(self.page.locator(selector).first).to_contain_text(text)
 
-    def problem(self) -> str:
-        """The title of the problem that is shown, as soon as it is."""
-        self.page.locator("[role=alert]:visible, .problem:visible").first.wait_for()
-        return self.text(".problem:visible .problem-title")
+    def announces(self, text: str) -> None:
+        """Wait until those who do not see the page are told this."""
+        self.tells("#live", text)
+
+    def complains(self, title: str) -> None:
+        """Wait until a problem of this title is shown."""
+        expect(self.page.locator(".problem:visible .problem-title")).to_have_text(title)
+
+    def questions(self) -> list[str]:
+        """The requests for answers of a model so far."""
+        return [url for url in self.asked if url.startswith(f"{self.url}/v1/")]
+
+    def boxes(self, selector: str) -> list[dict[str, float]]:
+        """Where all such parts are at one moment."""
+        return list(self.page.locator(selector).evaluate_all(BOXES))
 
     def map(self, panel: int = 0) -> str:
         return str(self.part("canvas", panel).evaluate("canvas => canvas.toDataURL()"))
@@ -76,8 +94,10 @@ class Visit:
         self.part("grid").click(position={"x": column * box["width"], "y": row * box["height"]})
 
     def copied(self, kind: str) -> str:
-        self.page.locator(f"[data-copy={kind}]").click()
-        self.page.locator("#toast:visible").wait_for()
+        button = self.page.locator(f"[data-copy={kind}]")
+        name = button.text_content()
+        button.click()
+        self.tells("#toast:visible", f"Copied as {name}.")
         return str(self.page.evaluate("navigator.clipboard.readText()"))
 
     def choose(self, path: Path) -> None:
