@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, LocatorAssertions
+    from playwright.sync_api import Browser, Locator
+    from playwright.sync_api._generated import LocatorAssertions
 
 MILLISECONDS = 60_000  # until a page shows what is expected, on however busy a machine
 CHROMIUM = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), "")
