@@ -88,6 +88,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a deviation of zero": ({"image_std": [0.5, 0.5, 0]}, "weights.bad_config", "image_std: "),
     "a mean of text": ({"image_mean": ["a"]}, "weights.bad_config", "image_mean: "),
     "another class": ({"image_processor_type": "LevitImageProcessor"}, "weights.unsupported", "image_processor_type: "),
+    "padding": ({"do_pad": True, "pad_size": {"height": 256, "width": 256}}, "weights.unsupported", "do_pad: "),
+    "a number for the shorter side": (
+        {"size": 256, "default_to_square": False, "do_center_crop": False},
+        "weights.unsupported",
+        "do_center_crop: ",
+    ),
     "a flag of text": ({"do_normalize": "yes"}, "weights.bad_config", "do_normalize: "),
 }
 
@@ -118,6 +124,14 @@ def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
 def test_images_that_are_not_scaled_keep_parts_of_one() -> None:
     made, _ = read_processor(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"), SIDE)
     assert made.normalize == Normalize(mean=(0.0,), std=(1.0,))
+
+
+def test_whether_a_number_is_a_square_or_the_shorter_side_is_that_of_the_class_unless_the_file_says() -> None:
+    for family, square in (("hf-vit", True), ("hf-clip", False)):
+        for given in ({}, {"default_to_square": not square}):
+            made, _ = read_processor(fields(GOOD | {"size": 256, **given}), 3, custom(family), SIDE)
+            assert isinstance(made.crop, CenterCrop)
+            assert made.crop.aspect == ("squash" if square is not bool(given) else "keep")
 
 
 def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:

@@ -134,6 +134,8 @@ def _resized_crop(
     if processor.boxes:
         words = f"whole images are resized to {image_size}; the library cuts out the boxes that it is given"
         return image_size, Resize(filter=filter), (words,)
+    if fields.flag("do_pad", False) and (fields.has("pad_size") or fields.has("size_divisor")):
+        raise fields.wrong("do_pad", "false: images are cropped, not padded", "weights.unsupported")
     resized, shortest = _resized(fields, processor)
     if not fields.flag("do_center_crop", processor.crop):
         if shortest:
@@ -168,6 +170,6 @@ def _resized(fields: Fields, processor: Processor) -> tuple[Size, bool]:
         return Size(side, side), True
     size = fields.size("size")
     if not fields.has("ensure_multiple_of"):
-        return size, processor.shortest_edge and not isinstance(value, dict)
+        return size, not isinstance(value, dict) and not fields.flag("default_to_square", not processor.shortest_edge)
     step = fields.whole("ensure_multiple_of")  # of DPT's processor
     return Size(*(round(side / step) * step for side in size)), False
