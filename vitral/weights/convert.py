@@ -357,6 +357,8 @@ def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:
     """What the files cannot record, a sentence each."""
     if before.classes != after.classes:
         yield f"not in the files: the names of the {len(before.classes):,} classes"
+    if before.task == "classify" and before.activation != after.activation:
+        yield f"not in the files: {before.activation} of the logits; read back, {after.activation}"
     if lost := missing_preprocessing(_comparable(before.preprocessing), _comparable(after.preprocessing)):
         yield f"not in the files: {lost}"
     scales = [bundle.preprocessing.decoding.jpeg_scale for bundle in (before, after)]

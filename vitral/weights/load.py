@@ -238,10 +238,12 @@ def _open_checkpoint(
             preprocessing=preprocessing,
             classes=found.classes,
             source=f"{found.title}, from {source.source or ckpt.path.name}",
+            activation=found.activation,
             assumptions=found.assumptions,
         )
     except ConfigError as error:  # the config files beside the weights do not fit them
         raise _in_file(ckpt.path.parent, error, "weights.bad_config") from None
+    model.activation = bundle.activation
     messages = [*ckpt.messages, *describe_checkpoint(found)]
     if wrapper:
         messages.append(f"removed the prefix {wrapper!r} of all tensor names, which a training script added")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from vitral.core.activation import Activation
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.decoding.header import Decoding
@@ -149,6 +150,7 @@ class DetectedModel(NamedTuple):
     assumptions: tuple[str, ...] = ()  # what the file does not record
     rules: Callable[[Vit, Weights], list[Rule]] | None = None  # where the format has several layouts of tensors
     arch: str = ""  # the library's name of the architecture, if it was told from the tensors
+    activation: Activation = "softmax"  # of the logits
 
 
 class OracleFiles(NamedTuple):
@@ -285,9 +287,14 @@ class Format:
         """The result of `detect`; classes are numbered unless there is a label for each."""
         classes = 0 if isinstance(model.head, NoHead) else model.head.num_classes
         if len(labels) != classes:
+            names = f"are not the {len(labels):,} that have names" if labels else "have no names"
             labels = tuple(map(str, range(classes)))
-            assumptions = [*assumptions, *[f"its {classes:,} classes have no names: numbered"] * bool(classes)]
-        return DetectedModel(self.title, model, preprocessing, labels, ckpt.tensors, unused, tuple(assumptions))
+            assumptions = [*assumptions, *[f"its {classes:,} classes {names}: numbered"] * bool(classes)]
+        found = DetectedModel(self.title, model, preprocessing, labels, ckpt.tensors, unused, tuple(assumptions))
+        if classes != 1:
+            return found
+        words = "sigmoid of the only logit, whose softmax is always 1"
+        return found._replace(activation="sigmoid", assumptions=(*found.assumptions, words))
 
 
 class InferredSizes(NamedTuple):

@@ -228,6 +228,41 @@ def test_labels_that_do_not_number_the_classes_are_refused(tmp_path: Path) -> No
         vitral.load(folder(tmp_path, "hf_vit", id2label={"0": "a", "1": "b"}))
 
 
+@pytest.mark.parametrize(
+    ("problem", "activation"),
+    [(None, "softmax"), ("single_label_classification", "softmax"), ("multi_label_classification", "sigmoid")],
+)
+def test_probabilities_are_those_of_the_librarys_pipeline_and_come_back(
+    tmp_path: Path, problem: str | None, activation: str
+) -> None:
+    loaded = vitral.load(folder(tmp_path / "a", "hf_vit", problem_type=problem))
+    assert (loaded.model.activation, loaded.bundle.activation) == (activation, activation)
+    vitral.convert(tmp_path / "a", tmp_path / "b", to="huggingface")
+    written = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert written.get("problem_type") == (problem if activation == "sigmoid" else None)
+    assert vitral.load(tmp_path / "b").bundle.activation == activation
+
+
+def test_one_logit_is_of_a_sigmoid_and_a_regression_is_no_class(tmp_path: Path) -> None:
+    found = reference("hf_vit").weights
+    one = {name: tensor[:1].clone() if name.startswith("classifier.") else tensor for name, tensor in found.items()}
+    bundle = vitral.load(folder(tmp_path / "a", "hf_vit", tensors=one, id2label={"0": "cat"})).bundle
+    assert (bundle.activation, bundle.classes) == ("sigmoid", ("cat",))
+    assert any("sigmoid" in line for line in bundle.assumptions)
+    values = vitral.load(folder(tmp_path / "b", "hf_vit", problem_type="regression")).bundle
+    assert any("regression" in line for line in values.assumptions)
+    with raises("weights.bad_config", "problem_type", "multi_label_classification"):
+        vitral.load(folder(tmp_path / "c", "hf_vit", problem_type="ranking"))
+
+
+def test_code_of_its_own_is_named_and_quantized_weights_are_refused(tmp_path: Path) -> None:
+    code = {"AutoConfig": "my.Config", "AutoModelForImageClassification": "my.Model"}
+    bundle = vitral.load(folder(tmp_path / "a", "hf_vit", auto_map=code)).bundle
+    assert any("auto_map" in line for line in bundle.assumptions)
+    with raises("weights.unsupported", "quantization_config", "bitsandbytes"):
+        vitral.load(folder(tmp_path / "b", "hf_vit", quantization_config={"quant_method": "bitsandbytes"}))
+
+
 def test_a_head_without_a_class_is_refused(tmp_path: Path) -> None:
     weights = reference("hf_vit").weights | {"classifier.weight": torch.zeros(0, 36), "classifier.bias": torch.zeros(0)}
     with raises("weights.shape_mismatch", "classifier."):

@@ -49,6 +49,8 @@ DOWNLOAD_AGAIN = "download it again from where the weights came from"
 ADD_CONFIG = "put the model's config.json beside it"
 # Beside the tower, not in it.
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")
+MULTI_LABEL = "multi_label_classification"
+PROBLEMS = (None, "single_label_classification", MULTI_LABEL, "regression")  # values of problem_type
 MASK_TOKEN = (r"embeddings\.mask_token", "replaces masked patches, in pre-training only")
 VIT = PLAIN | {
     "tokens.cls": (True,),
@@ -173,7 +175,8 @@ class Family(Format):
         labels = () if isinstance(model.head, NoHead) else fields.labels(model.head.num_classes)
         prefix = self.prefix(model)
         ckpt = ckpt._replace(tensors={_full(name, prefix): tensor for name, tensor in found.tensors.items()})
-        return self.detected(ckpt, model, preprocessing, (*assumed, *more), labels, found.unused)
+        detected = self.detected(ckpt, model, preprocessing, (*assumed, *more), labels, found.unused)
+        return detected if isinstance(model.head, NoHead) else _of_problem(detected, fields)
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
         """The tensors once those are combined, or discarded, for which the name alone does not decide."""
@@ -189,10 +192,15 @@ class Family(Format):
         fields = Fields(ckpt.config, str(ckpt.path.parent / CONFIG), DOWNLOAD_AGAIN)
         if fields.given("model_type") not in self.types:  # another format was asked for
             raise fields._replace(hint=OMIT_FORMAT).wrong("model_type", format_choices(self.types))
+        if fields.has("quantization_config"):
+            raise fields.wrong("quantization_config", "none: weights in floating point", "weights.unsupported")
         defaults = DEFAULTS.get(fields.data["model_type"], {})
         missing = {name: value for name, value in defaults.items() if name not in fields.data}
         words = ", ".join(f"{name} {value}" for name, value in missing.items())
         stated = (f"{CONFIG} omits fields, for which the library has defaults: {words}",) if missing else ()
+        if any(name.startswith("AutoModel") for name in fields.part("auto_map", {}).data):
+            code = f"{CONFIG} has code of its own (auto_map), which was not run; read as the library's {self.types[0]}"
+            stated = (*stated, code)
         return fields._replace(data={**missing, **fields.data}), stated
 
     def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
@@ -374,6 +382,7 @@ class Family(Format):
         assert isinstance(model, Vit)
         config = {"architectures": [self.architecture(model)]} | self.config_fields(model)
         if bundle.classes:
+            config |= {"problem_type": MULTI_LABEL} if bundle.activation == "sigmoid" else {}
             config["id2label"] = dict(enumerate(bundle.classes))
             config["label2id"] = {name: label for label, name in enumerate(bundle.classes)}
         if self.mask_dims:
@@ -391,6 +400,19 @@ class Family(Format):
 def _full(name: str, prefix: str) -> str:
     """A short name as in a whole model, where the tower has a prefix and the head has none."""
     return name if name.startswith(HEADS) else prefix + name
+
+
+def _of_problem(found: DetectedModel, fields: Fields) -> DetectedModel:
+    """The model with the activation that the library's pipeline applies to the logits of such a problem."""
+    problem = fields.data.get("problem_type")
+    if problem not in PROBLEMS:
+        raise fields.wrong("problem_type", format_choices(filter(None, PROBLEMS)))
+    if problem == MULTI_LABEL:
+        return found._replace(activation="sigmoid")
+    if problem != "regression":
+        return found
+    words = "problem_type is regression: its outputs are the values, and probabilities of them say nothing"
+    return found._replace(assumptions=(*found.assumptions, words))
 
 
 def _mlp_dropout(rate: float) -> dict[str, float]:
