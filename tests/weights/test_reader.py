@@ -10,13 +10,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 import vitral
 from tests.errors import raises
 from tests.weights.formats.timms import HINTS, timm_tensors
 from vitral.core.config import parse_settings
 from vitral.weights.load import open_model
-from vitral.weights.reader import read_checkpoint
+from vitral.weights.reader import ReadOptions, read_checkpoint
 
 Tensors = dict[str, Tensor]
 
@@ -194,8 +195,39 @@ def test_the_file_that_libraries_look_for_is_taken_among_others(tmp_path: Path) 
     assert read_checkpoint(tmp_path).path == tmp_path / "model.safetensors"
 
 
-def test_what_newer_folders_note_of_images_is_found(tmp_path: Path) -> None:
+def test_one_file_goes_before_an_index_as_in_the_libraries_and_an_adapter_beside_it_is_named(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", timm_tensors())
+    write(tmp_path / "adapter_model.safetensors", {"lora_A.weight": torch.ones(1)})
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    found = read_checkpoint(tmp_path)
+    assert found.path == tmp_path / "model.safetensors"
+    assert [line for line in found.messages if "adapter_model.safetensors" in line]
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_a_part_of_the_weights_is_not_read_as_the_model(tmp_path: Path, index: bool) -> None:
+    tensors, parts = timm_tensors(), [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    places = {name: parts[place % 2] for place, name in enumerate(tensors)}
+    for part in parts:
+        write(tmp_path / part, {name: tensors[name] for name in tensors if places[name] == part})
+    with raises("weights.bad_index", parts[0], "not all of its weights"):
+        read_checkpoint(tmp_path / parts[0])
+    if not index:
+        with raises("weights.bad_index", "model.safetensors.index.json"):
+            read_checkpoint(tmp_path)
+        return
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (tmp_path / parts[1]).unlink()
+    with raises("weights.not_found", parts[1]):
+        read_checkpoint(tmp_path)
+
+
+def test_what_newer_folders_note_of_images_is_found_and_goes_first(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", timm_tensors())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"do_resize": False}))
+    assert read_checkpoint(tmp_path).processor == {"do_resize": False}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "CLIPProcessor"}))
+    assert read_checkpoint(tmp_path).processor == {"do_resize": False}
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {"do_resize": True}}))
     assert read_checkpoint(tmp_path).processor == {"do_resize": True}
 
@@ -218,6 +250,27 @@ def test_what_a_training_script_puts_before_every_name_is_left_out_and_told(tmp_
     assert [line for line in found.messages if line not in own.messages] == [
         f"removed the prefix {wrapper!r} of all tensor names, which a training script added"
     ]
+
+
+def test_the_mean_of_models_by_torch_is_read_without_its_count(tmp_path: Path) -> None:
+    averaged = AveragedModel(torch.nn.Linear(2, 2)).state_dict()
+    assert averaged.keys() - {"module.weight", "module.bias"} == {"n_averaged"}
+    wrapped = {f"module.{name}": each for name, each in timm_tensors().items()} | {"n_averaged": torch.tensor(5)}
+    found = open_model(write(tmp_path / "file.safetensors", wrapped), *HINTS)
+    assert [line for line in found.messages if "n_averaged" in line]
+
+
+def test_of_models_under_prefixes_each_is_named_and_a_key_chooses(tmp_path: Path) -> None:
+    both = {f"{key}.{name}": each for key in ("model", "ema.module") for name, each in timm_tensors().items()}
+    file = write(tmp_path / "file.safetensors", both | {"loss.weight": torch.ones(4)})
+    with raises("weights.unknown_format", "under model", "under ema.module", "--weights-key model"):
+        open_model(file, *HINTS)
+    found = open_model(file, *HINTS, options=ReadOptions(weights_key="ema.module"))
+    assert found.messages[0].startswith(f"ignored {len(timm_tensors()) + 1} tensors outside of ema.module: loss.weight")
+    torch.save({"state_dict": both, "epoch": 3}, tmp_path / "file.ckpt")
+    options = ReadOptions(weights_key="ema.module", allow_pickle=True)
+    again = open_model(tmp_path / "file.ckpt", *HINTS, options=options)
+    assert all(map(torch.equal, found.loaded.model.parameters(), again.loaded.model.parameters()))
 
 
 def test_a_name_before_some_of_the_tensors_is_no_wrapper(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def select_state_dict(content: Any, key: str, where: Path) -> StateDict:
     if key:
         if found := _by_key(content, key):
             return StateDict(found)
+        if len(sets) == 1 and ROOT not in sets and _below(inner := _tensors(*sets.values()), key):
+            return select_prefix(inner, key, where)
         raise _unknown_key(key, [name for name in sets if name], where)
     if not sets and isinstance(content, Mapping) and content.keys() >= OPTIMIZER:
         message, hint = f"holds the state of an optimizer ({_entries(content)}), no weights", "give the model's weights"
@@ -57,10 +59,12 @@ def select_state_dict(content: Any, key: str, where: Path) -> StateDict:
     return StateDict(_tensors(sets[chosen]), tuple(messages))
 
 
-def select_prefix(tensors: Mapping[str, Tensor], key: str, where: Path) -> Mapping[str, Tensor]:
+def select_prefix(tensors: Mapping[str, Tensor], key: str, where: Path) -> StateDict:
     """The tensors below a key in a file that has no nesting: `model_ema` takes `model_ema.norm.weight`."""
     if found := _below(tensors, key):
-        return found
+        others = sorted(name for name in tensors if not name.startswith(f"{key}."))
+        words = f"ignored {len(others)} tensors outside of {key}: {', '.join(others[:SHOWN])}"
+        return StateDict(found, (words,) if others else ())
     raise _unknown_key(key, sorted({name.partition(".")[0] for name in tensors if "." in name}), where)
 
 

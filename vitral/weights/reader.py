@@ -22,6 +22,8 @@ INDEX, DEFAULT_FILE = "model.safetensors.index.json", "model.safetensors"
 PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
 READERS = (".safetensors", ".npz")
 DOWNLOAD_AGAIN = "copy or download it again"
+ADAPTER = "adapter_model.safetensors"
+PART = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.")  # in the names of files that an index lists
 POINTER_BYTES = 512  # a pointer of Git LFS has fewer
 
 
@@ -45,7 +47,7 @@ DEFAULT_OPTIONS = ReadOptions()
 def read_checkpoint(path: Path, options: ReadOptions = DEFAULT_OPTIONS) -> Checkpoint:
     """The tensors of a file, or of the only weight file in a folder, and the config files beside it."""
     file = find_weight_file(path, options.allow_pickle)
-    tensors: dict[str, Tensor] = {}
+    tensors: Mapping[str, Tensor] = {}
     messages: list[str] = []
     for part in shard_files(file):
         found, more = _tensors(part, options)
@@ -53,21 +55,28 @@ def read_checkpoint(path: Path, options: ReadOptions = DEFAULT_OPTIONS) -> Check
         if twice := sorted(tensors.keys() & found.keys()):
             message = f"{twice[0]} is in two of its files"
             raise WeightsError(message, code="weights.duplicate_tensor", where=file, hint=DOWNLOAD_AGAIN)
-        tensors |= found
+        tensors = {**tensors, **found}
     if options.weights_key and not is_pickle(file):
-        tensors = dict(select_prefix(tensors, options.weights_key, file))
+        tensors, more = select_prefix(tensors, options.weights_key, file)
+        messages += more
+    if file.name != ADAPTER and (file.parent / ADAPTER).is_file():
+        messages.append(f"ignored {ADAPTER}: an adapter that is not merged into these weights")
     config, processor = _read_json(file.parent / CONFIG), _processor(file.parent)
     return Checkpoint(file, tensors, config, processor, (), tuple(messages), options.arch)
 
 
 def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
-    """The file itself; in a folder, the only weight file."""
+    """The file itself; in a folder, the one that libraries look for, or else the only weight file."""
     if path.is_file():
+        if PART.search(path.name):
+            raise _one_part(path, "give the folder, where its index is")
         return path
     with wrap_read_errors(path):
         names = sorted(each for each in path.iterdir() if each.is_file())
-    usual = [path / name for name in (INDEX, DEFAULT_FILE) if path / name in names]  # as the libraries search them
+    usual = [path / name for name in (DEFAULT_FILE, INDEX) if path / name in names]  # as the libraries search them
     found = usual[:1] or [each for each in names if each.suffix in READERS or (allow_pickle and is_pickle(each))]
+    if found and not usual and all(PART.search(each.name) for each in found):
+        raise _one_part(found[0], f"copy the index, {INDEX}, into the folder too")
     if len(found) == 1:
         return found[0]
     if found:
@@ -78,6 +87,12 @@ def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
     message = f"holds no weight file ({format_choices(READERS)})"
     hint = "give a run, a bundle, or a folder or file of weights"
     raise WeightsError(message, code="weights.not_found", where=path, hint=hint)
+
+
+def _one_part(path: Path, hint: str) -> WeightsError:
+    """The error for a file that holds a part of a model's weights."""
+    message = "is one of several files of a model, and not all of its weights"
+    return WeightsError(message, code="weights.bad_index", where=path, hint=hint)
 
 
 def pickle_error(path: Path) -> WeightsError:
@@ -134,11 +149,9 @@ def shard_files(file: Path) -> list[Path]:
 
 
 def _processor(folder: Path) -> Mapping[str, Any]:
-    """The image processor's fields: in a file of their own, or within another in newer folders of Hugging Face."""
-    if found := _read_json(folder / PROCESSOR):
-        return found
-    inner = _read_json(folder / PROCESSORS).get("image_processor", {})
-    return inner if isinstance(inner, dict) else {}
+    """The image processor's fields: within another file in newer folders of Hugging Face, which goes first there."""
+    inner = _read_json(folder / PROCESSORS).get("image_processor")
+    return inner if isinstance(inner, dict) else _read_json(folder / PROCESSOR)
 
 
 def _read_json(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:

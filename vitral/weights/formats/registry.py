@@ -66,12 +66,18 @@ FORMATS: tuple[Format, ...] = (
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
 WRITABLE = ("vitral", *dict.fromkeys(each.library for each in FORMATS if each.writable))
-WRAPPERS = ("module.", "model.", "_orig_mod.")  # prefixes that DDP, Lightning and torch.compile add to every name
+# Prefixes that DDP, Lightning, torch.compile and FSDP add to every name.
+WRAPPERS = ("module.", "model.", "_orig_mod.", "_fsdp_wrapped_module.")
+AVERAGED = "n_averaged"  # beside the `module.` of torch's AveragedModel
 
 
 def strip_wrapper(ckpt: Checkpoint) -> tuple[Checkpoint, str]:
     """The file without a prefix that a training script added to all names, if only that matches, and the prefix."""
     inner, removed = ckpt, ""
+    if AVERAGED in ckpt.tensors:
+        words = f"ignored {AVERAGED}: of how many models torch's AveragedModel has the mean"
+        rest = {name: tensor for name, tensor in ckpt.tensors.items() if name != AVERAGED}
+        ckpt = inner = ckpt._replace(tensors=rest, messages=(*ckpt.messages, words))
     while not any(each.matches(inner) for each in FORMATS):
         found = next((each for each in WRAPPERS if all(name.startswith(each) for name in inner.tensors)), "")
         if not found or not inner.tensors:

@@ -1,6 +1,6 @@
 """The error for a file that no format reads: what it looks like, the nearest known layout, the tensors that differ."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from vitral.weights.formats.format import Checkpoint, Format, infer_sizes
 from vitral.weights.formats.rules import TABLE, number_pattern, written_tensors
 
 SHOWN = 3  # tensors of each sort that a message names
+LEAST_TENSORS, MOST_LEVELS = 8, 3  # of a model within a file, and of the prefix of its names
 LEAST = 0.15  # of a layout's names that a file must have to be called near to it
 # What a format says of a file that has its marks and is of another architecture.
 FAULTS = ("missing_tensor", "unexpected_tensor", "shape_mismatch", "wrong_type", "missing_setting", "bad_setting",
@@ -48,8 +49,15 @@ class NearestLayout(NamedTuple):
         return "; ".join(parts)
 
 
-def unknown_format(ckpt: Checkpoint, formats: Iterable[Format]) -> WeightsError:
+def unknown_format(ckpt: Checkpoint, formats: Sequence[Format]) -> WeightsError:
     """The error for a file that none of the formats reads."""
+    if keys := inner_sets(ckpt, formats):
+        shown, key = ", ".join(f"{title} under {key}" for key, title in keys[:SHOWN]), keys[0][0]
+        outside = sorted(name for name in ckpt.tensors if not name.startswith(tuple(f"{key}." for key, _ in keys)))
+        others = f", and {len(outside)} other tensors, such as {', '.join(outside[:SHOWN])}" if outside else ""
+        message = f"not the weights of one model alone: it holds {shown}{others}"
+        hint = f"choose it: --weights-key {key}, or weights_key={key!r} in Python"
+        return ckpt.error(message, "weights.unknown_format", hint)
     found, near, names = identify(ckpt.tensors, (*ARCHITECTURES, *OTHERS)), nearest_layout(ckpt, formats), ckpt.tensors
     some = f"it has {len(names)} tensors, such as {', '.join(sorted(names)[:SHOWN])}" if names else "it has no tensors"
     fields = [f"{name} {ckpt.config[name]!r}" for name in ("model_type", "architecture") if name in ckpt.config]
@@ -60,7 +68,27 @@ def unknown_format(ckpt: Checkpoint, formats: Iterable[Format]) -> WeightsError:
     return ckpt.error(message, "weights.unknown_format", hint)
 
 
-def explain_fault(ckpt: Checkpoint, formats: Iterable[Format], error: WeightsError) -> WeightsError:
+def inner_sets(ckpt: Checkpoint, formats: Sequence[Format]) -> list[tuple[str, str]]:
+    """What a file without nesting holds below a prefix of its names: the prefix, and the title of the format."""
+    if ckpt.config or identify(ckpt.tensors, (*ARCHITECTURES, *OTHERS)) is not None:
+        return []
+    found, below = list[tuple[str, str]](), list(dict.fromkeys(name.partition(".")[0] for name in ckpt.tensors))
+    while below:
+        key = below.pop(0)
+        names = {
+            name.removeprefix(f"{key}."): each for name, each in ckpt.tensors.items() if name.startswith(f"{key}.")
+        }
+        if len(names) < LEAST_TENSORS or key.count(".") >= MOST_LEVELS:
+            continue
+        inner = ckpt._replace(tensors=names)
+        if title := next((format.title for format in formats if format.matches(inner)), ""):
+            found.append((key, title))
+        else:
+            below += dict.fromkeys(f"{key}.{name.partition('.')[0]}" for name in names)
+    return found
+
+
+def explain_fault(ckpt: Checkpoint, formats: Sequence[Format], error: WeightsError) -> WeightsError:
     """The error of reading a file; if its tensors show another architecture, the error says so."""
     if error.code.partition(".")[2] not in FAULTS or identify(ckpt.tensors, ARCHITECTURES) is None:
         return error
