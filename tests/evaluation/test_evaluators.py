@@ -1,5 +1,7 @@
 """The list of judges, and what all of them promise."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.errors import raises
@@ -14,13 +16,17 @@ KINDS = [judge.model_fields["kind"].default for judge in union_members(Evaluator
 
 
 def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
-    assert KINDS == ["accuracy", "knn", "fewshot", "linear", "resolution", "tokens"]
+    assert KINDS == ["accuracy", "label_sets", "knn", "fewshot", "linear", "resolution", "tokens"]
     assert [found.model_fields["kind"].default for found in union_members(EvaluatorResult)] == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
-    found = run_evaluators(parse_evaluators(kind), subject(means=tools()._replace(merging_engines=Blunt(most=9))))
+    samples = stripes()
+    if kind == "label_sets":
+        samples = replace(samples, label_sets={item.name: (0, 1) for item in samples.items})
+    means = tools()._replace(merging_engines=Blunt(most=9))
+    found = run_evaluators(parse_evaluators(kind), subject(samples=samples, means=means))
     whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, results=found, notes=())
     assert [each.kind for each in whole.results] == [kind]
     assert Evaluation.from_json(whole.to_json()) == whole

@@ -8,8 +8,8 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import groupby
 from math import floor
@@ -110,6 +110,9 @@ class Samples:
     store: Store
     notes: tuple[str, ...] = ()  # what a user should know before training: skipped files, a class not in val
     divided: bool = False  # split here, by a seed: the dataset has no split of its own
+    numbered: bool = False  # its classes are numbered as in all models of it, which may name them otherwise
+    # The labels of each image by name, of which any is right; empty if each has the one of its item.
+    label_sets: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         return f"Samples({self.where!r}: {len(self.items):,} images of {len(self.classes):,} classes)"

@@ -9,16 +9,23 @@ from vitral.data.samples import Split
 from vitral.evaluation.accuracy import AccuracyEvaluator, AccuracyResult
 from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
 from vitral.evaluation.knn import KnnEvaluator, KnnResult
+from vitral.evaluation.label_sets import LabelSetsEvaluator, LabelSetsResult, refuse_label_sets
 from vitral.evaluation.linear_probe import LinearEvaluator, LinearResult
 from vitral.evaluation.resolution import ResolutionEvaluator, ResolutionResult
 from vitral.evaluation.subject import SubjectModel
 from vitral.evaluation.token_merging import TokenMergingEvaluator, TokenMergingResult
 
 Evaluator = (
-    AccuracyEvaluator | KnnEvaluator | FewShotEvaluator | LinearEvaluator | ResolutionEvaluator | TokenMergingEvaluator
+    AccuracyEvaluator
+    | LabelSetsEvaluator
+    | KnnEvaluator
+    | FewShotEvaluator
+    | LinearEvaluator
+    | ResolutionEvaluator
+    | TokenMergingEvaluator
 )
 EvaluatorResult = Annotated[
-    AccuracyResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult,
+    AccuracyResult | LabelSetsResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult,
     OpenUnion(),
 ]
 
@@ -67,5 +74,6 @@ def parse_evaluators(names: str | Iterable[str | Evaluator]) -> list[Evaluator]:
 def run_evaluators(evaluators: Sequence[Evaluator], subject: SubjectModel) -> tuple[EvaluatorResult, ...]:
     """The result of each evaluator. All of them are checked before the first runs."""
     for evaluator in evaluators:
+        refuse_label_sets(subject, evaluator.kind)
         evaluator.check(subject)
     return tuple(evaluator.evaluate(subject) for evaluator in evaluators)

@@ -12,6 +12,7 @@ from vitral.evaluation.accuracy import Accuracy, AccuracyResult, Interval
 from vitral.evaluation.evaluators import Evaluation
 from vitral.evaluation.fewshot import FewShotResult, Score
 from vitral.evaluation.knn import FOLDS, KnnResult
+from vitral.evaluation.label_sets import LabelSetsResult
 from vitral.evaluation.linear_probe import LinearResult
 from vitral.evaluation.resolution import ResolutionResult, SizeResult
 from vitral.evaluation.token_merging import TokenMergingResult
@@ -118,6 +119,17 @@ def _(result: AccuracyResult) -> list[Block]:
         ("calibration error", f"{format_points(calibration.ece)}; mean confidence {confidence}"),
     ]
     return [Table([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
+
+
+@describe_result.register
+def _(result: LabelSetsResult) -> list[Block]:
+    facts = [
+        ("top-1", _with_interval(result.top1, result.ci95)),
+        ("top-5", percent(result.top5)),
+        (f"top-1 of {result.single_label:,} images with one label", percent(result.single_label_top1)),
+    ]
+    shown = [fact for fact in facts if fact[1] != MISSING]
+    return [Table(shown), f"right if it is any label of the image, which has {result.mean_labels:.2f} on average"]
 
 
 @describe_result.register

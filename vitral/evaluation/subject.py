@@ -144,8 +144,8 @@ FEATURES_HINT = "evaluate its features, which need no classes: --with knn,linear
 
 
 def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
-    """The model's label for each class of the data (K,), matched by name."""
-    if samples.classes == bundle.classes:
+    """The model's label for each class of the data (K,), matched by name, or by number as all models of the data do."""
+    if samples.classes == bundle.classes or are_matched_by_number(samples, bundle):
         return torch.arange(len(samples.classes))
     counts = Counter(bundle.classes)
     if missing := [name for name in samples.classes if name not in counts]:
@@ -164,6 +164,13 @@ def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
         raise DataError(message, code="data.ambiguous_class", where=samples.where, hint=hint)
     numbers = {name: label for label, name in enumerate(bundle.classes)}
     return torch.tensor([numbers[name] for name in samples.classes])  # (K,)
+
+
+def are_matched_by_number(samples: Samples, bundle: Bundle) -> bool:
+    """Whether the data has published class numbers, and the model as many classes under other names."""
+    return (
+        samples.numbered and len(samples.classes) == len(bundle.classes) and set(samples.classes) != set(bundle.classes)
+    )
 
 
 def check_has_head(bundle: Bundle, evaluator: str) -> None:

@@ -23,6 +23,7 @@ from vitral.evaluation.subject import (
     EvaluationContext,
     Progress,
     SubjectModel,
+    are_matched_by_number,
     check_same_preprocessing,
     no_progress,
 )
@@ -189,7 +190,12 @@ def data_notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle
     """Remarks on the classes and the split of the data, for a classifier."""
     if bundle.task != "classify":
         return
-    if samples.classes != bundle.classes and set(samples.classes) <= set(bundle.classes):
+    if are_matched_by_number(samples, bundle):
+        yield (
+            f"the model names its {len(bundle.classes):,} classes otherwise than {samples.where}; they were matched by "
+            "number, in the order of all published models"
+        )
+    elif samples.classes != bundle.classes and set(samples.classes) <= set(bundle.classes):
         if len(samples.classes) < len(bundle.classes):
             yield f"the data has {len(samples.classes):,} of the model's {len(bundle.classes):,} classes"
         else:

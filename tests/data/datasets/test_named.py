@@ -11,7 +11,7 @@ from tests.data.pictures import noise
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.datasets.named import NAMED_DATASETS
+from vitral.data.datasets.named import ARRAYS, NAMED_DATASETS
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
@@ -60,7 +60,7 @@ def test_the_table_of_places_in_this_test_is_complete() -> None:
         ("digits", "digits"),
         ("digits", "sklearn/datasets/data"),
     }
-    assert tried == {(name, place) for name, known in NAMED_DATASETS.items() for place in known.folders}
+    assert tried == {(name, place) for name, known in ARRAYS.items() for place in known.folders}
 
 
 @pytest.mark.parametrize(("name", "place", "write", "truths"), PLACES)
@@ -72,7 +72,7 @@ def test_a_set_is_found_in_each_of_its_places_below_the_root(
         samples = open_data(name, root=str(root))
         assert agree(samples, *truths)
         assert (samples.where, samples.notes) == (name, (f"read from {tmp_path / place}",))
-        assert samples.classes == NAMED_DATASETS[name].classes
+        assert samples.classes == ARRAYS[name].classes
 
 
 @pytest.mark.parametrize("folder", [".", "data"])
@@ -166,9 +166,9 @@ def test_the_one_is_not_opened_as_the_other(tmp_path: Path, named: str, other: s
 
 
 def test_the_names_of_the_classes_are_those_of_the_data_sets() -> None:
-    counts = {name: len(set(known.classes)) for name, known in NAMED_DATASETS.items()}
+    counts = {name: len(set(known.classes)) for name, known in ARRAYS.items()}
     assert counts == {"fashion-mnist": 10, "mnist": 10, "cifar10": 10, "cifar100": 100, "digits": 10}
-    fine = NAMED_DATASETS["cifar100"].classes
+    fine = ARRAYS["cifar100"].classes
     assert [fine[number] for number in (0, 19, 29, 49, 71, 99)] == [
         "apple",
         "cattle",
@@ -177,4 +177,4 @@ def test_the_names_of_the_classes_are_those_of_the_data_sets() -> None:
         "sea",
         "worm",
     ]
-    assert NAMED_DATASETS["cifar10"].classes[6] == "frog"
+    assert ARRAYS["cifar10"].classes[6] == "frog"

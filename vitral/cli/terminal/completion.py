@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 
 Completion = Callable[[str], list[str]]
 
-DATASETS = ("sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits")
+DATASETS = (
+    "sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits", "imagenet", "imagenet-real", "pets", "flowers",
+    "objectnet",
+)  # fmt: skip
 RECIPES = (
     "sample", "fashion_mnist", "fashion_masked", "fashion_finetune", "fashion_tenth", "cifar10", "cifar100",
     "small_hundreds", "small_thousands", "small_hundred_thousands", "fashion_mae", "fashion_dino", "fashion_ibot",
@@ -27,7 +30,7 @@ MODELS = (
 DEVICES = ("auto", "cpu", "cuda", "mps")
 ENGINES = ("eager", "compiled", "onnxruntime", "openvino")
 BENCH_ENGINES = (*ENGINES, "onnxruntime int8", "openvino int8")
-EVALUATORS = ("accuracy", "knn", "fewshot", "linear", "resolution", "tokens")
+EVALUATORS = ("accuracy", "label_sets", "knn", "fewshot", "linear", "resolution", "tokens")
 SPLITS = ("test", "val")
 PREDICTION_FORMATS = ("table", "json", "jsonl", "csv")
 TABLE_FORMATS = ("table", "json", "csv")

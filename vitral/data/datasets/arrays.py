@@ -47,8 +47,7 @@ class ArrayStore:
 
     def read(self, name: str) -> bytes:
         """The image as a `.npy` file."""
-        image = self._image(name)
-        return _header(image.shape) + image.tobytes()
+        return npy_bytes(self._image(name))
 
     def address(self, name: str) -> str:
         return f"{self.where}: {name}"
@@ -111,6 +110,11 @@ def check_labels(
         hint = "download the file again, and check that it belongs to this dataset"
         raise DataError(message, code="data.bad_label", where=labels_file, hint=hint)
     return LabeledImages(np.ascontiguousarray(images), labels.astype(np.uint8))
+
+
+def npy_bytes(image: Array) -> bytes:
+    """An image as a `.npy` file."""
+    return _header(image.shape) + image.tobytes()
 
 
 @cache

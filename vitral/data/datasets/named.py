@@ -1,7 +1,8 @@
 """Datasets known by name, read from where packages and the usual downloads put them. Nothing is downloaded.
 
 `sample` is bundled: 5,000 training and 1,000 test images of Fashion-MNIST (MIT license, beside them). `digits` are the
-1,797 digits of 8 x 8 pixels in scikit-learn, whose folder is looked up without importing it.
+1,797 digits of 8 x 8 pixels in scikit-learn, whose folder is looked up without importing it. The sources of published
+sets of photos are in `published/`.
 """
 
 import lzma
@@ -11,7 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from vitral.core.errors import DataError, format_choices
 from vitral.data.datasets import arrays
 from vitral.data.datasets.arrays import IdxReader, LabeledImages, Reader, bad_archive
 from vitral.data.datasets.cifar import find_cifar
-from vitral.data.samples import Row, Samples, Split, StratifiedSplit, build_samples
+from vitral.data.datasets.published import flowers, imagenet, objectnet, pets
+from vitral.data.samples import OnFault, Row, Samples, Split, StratifiedSplit, build_samples, refuse
 
 FOLDER = Path(__file__).with_name("sample")
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -100,8 +102,17 @@ class NamedDataset(NamedTuple):
     first_labels: tuple[int, ...] = ()  # of datasets whose files have the same names
 
 
+class PublishedDataset(NamedTuple):
+    """A named dataset of photos: how to recognize its folder and to open it, and which folders to try."""
+
+    is_there: Callable[[Path], bool]
+    open: Callable[[Path, OnFault], Samples]
+    folders: tuple[str, ...]  # below the root; the root itself is tried first
+    how_to_get: str
+
+
 IDX_FILES = f"its four files (train-{arrays.IMAGES}[.gz] and so on)"
-NAMED_DATASETS = {
+ARRAYS = {
     "fashion-mnist": NamedDataset(
         CLASSES,
         IdxReader.find,
@@ -135,30 +146,56 @@ NAMED_DATASETS = {
         f"install scikit-learn, or put its {FILE}",
     ),
 }
+PUBLISHED = {
+    "imagenet": PublishedDataset(
+        imagenet.is_imagenet, imagenet.open_imagenet, ("imagenet", "ImageNet", "ILSVRC2012"), imagenet.HOW
+    ),
+    "imagenet-real": PublishedDataset(
+        imagenet.is_imagenet_real,
+        imagenet.open_imagenet_real,
+        ("imagenet", "ImageNet", "ILSVRC2012"),
+        f"{imagenet.HOW}, and {imagenet.REAL} of {imagenet.REAL_URL} beside them",
+    ),
+    "pets": PublishedDataset(pets.is_pets, pets.open_pets, ("pets", "oxford-iiit-pet"), pets.HOW),
+    "flowers": PublishedDataset(
+        flowers.is_flowers, flowers.open_flowers, ("flowers", "flowers-102", "oxford-flowers-102"), flowers.HOW
+    ),
+    "objectnet": PublishedDataset(
+        objectnet.is_objectnet, objectnet.open_objectnet, ("objectnet", "objectnet-1.0"), objectnet.HOW
+    ),
+}
+NAMED_DATASETS: dict[str, NamedDataset | PublishedDataset] = {**ARRAYS, **PUBLISHED}
 ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn if no root is given
 
 
-def open_named(name: str, val_split: StratifiedSplit, root: str) -> Samples:
+def open_named(name: str, val_split: StratifiedSplit, root: str, on_fault: OnFault = refuse) -> Samples:
     """The dataset of that name below the root, or below the usual places if the root is empty.
 
-    `val_split` applies to digits; the others have training and test images.
+    `val_split` applies to digits; the others have their own splits. Files of a published set that are missing go to
+    `on_fault`.
     """
-    reader, folder = _find(name, root)
+    if name in PUBLISHED:
+        known = PUBLISHED[name]
+        return known.open(_find(name, lambda folder: folder if known.is_there(folder) else None, root)[0], on_fault)
+    reader, folder = _find(name, ARRAYS[name].find, root)
     note = f"read from {folder}"
     if isinstance(reader, DigitsReader):
         rows = [Row(item.name, DIGITS[item.label], "train") for item in arrays.list_items(reader, name, "train")]
         return build_samples(name, rows, arrays.ArrayStore(name, reader), val_split, [note])
-    samples = arrays.open_arrays(name, NAMED_DATASETS[name].classes, reader, (note,))
+    samples = arrays.open_arrays(name, ARRAYS[name].classes, reader, (note,))
     _check_not_another(name, reader, folder)
     return samples
 
 
-def _find(name: str, root: str) -> tuple[Reader, Path]:
-    """The reader of the dataset in the first folder that holds it, and that folder."""
+T = TypeVar("T")
+
+
+def _find(name: str, find: Callable[[Path], T | None], root: str) -> tuple[T, Path]:
+    """What `find` gives for the first folder that holds the dataset, and that folder."""
     known = NAMED_DATASETS[name]
     for folder in _candidates(name, root):
-        if reader := known.find(folder):
-            return reader, folder
+        if found := find(folder):
+            return found, folder
     roots = format_choices([root] if root else ROOTS)
     message = f"not found in {roots}, nor in {format_choices(known.folders)} there"
     here = f"; the local folder of that name is ./{name}" if Path(name).is_dir() else ""
@@ -184,7 +221,7 @@ def _candidates(name: str, root: str) -> Iterator[Path]:
 def _check_not_another(name: str, reader: Reader, folder: Path) -> None:
     """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the first labels differ."""
     first_labels = tuple(arrays.load_once(reader, "train").labels[:10].tolist())
-    for other, known in NAMED_DATASETS.items():
+    for other, known in ARRAYS.items():
         if other != name and known.first_labels == first_labels:
             message, hint = f"contains {other}, not {name}", f"open it as {other}"
             raise DataError(message, code="data.wrong_set", where=folder, hint=hint)

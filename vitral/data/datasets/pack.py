@@ -135,6 +135,9 @@ def pack(
     just written.
     """
     samples, out = data if isinstance(data, Samples) else open_data(str(data)), Path(out).expanduser()
+    if samples.label_sets:
+        message, hint = "its images have several right labels each, a pack has one", "evaluate on it as it is"
+        raise DataError(message, code="data.several_labels", where=samples.where, hint=hint)
     _check_destination(samples.where, out)
     index = plan_shards(samples, shard_size)
     try:

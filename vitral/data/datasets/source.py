@@ -37,7 +37,7 @@ def open_data(
     the usual locations if `root` is empty. Structural faults go to `on_fault`, which raises the first by default.
     """
     if where in NAMED_DATASETS:
-        return open_named(where, val_split, root)
+        return open_named(where, val_split, root, on_fault)
     if root:
         message = f"is for named datasets only, got {where!r}"
         hint = f"leave it out, or name one of {', '.join(NAMED_DATASETS)}"
