@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from vitral.experiments.document import read_results, render_document
-from vitral.experiments.registry import experiment_files
+from vitral.experiments.drawing import draw_result, to_png
+from vitral.experiments.registry import experiment_files, get_experiment
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
 
@@ -27,3 +28,9 @@ def test_a_changed_result_changes_the_page() -> None:
     results = read_results()
     changed = [each.model_copy(update={"verdict": "not held"}) for each in results]
     assert render_document(changed) != render_document(results)
+
+
+def test_a_result_of_every_kind_of_figure_is_drawn() -> None:
+    kinds = {get_experiment(each.name).figure: each for each in read_results() if each.trained}
+    for result in kinds.values():
+        assert to_png(draw_result(get_experiment(result.name), result)).startswith(b"\x89PNG")

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +14,16 @@ import pytest
 
 import vitral
 from tests.errors import raises
-from tests.experiments.toy import CHAIN, TOY, toy_photos, train_one
+from tests.experiments.toy import CHAIN, PAIR, TOY, toy_photos, train_one
 from tests.runs.small import StopAfterEachStep
-from vitral.core.config import override
 from vitral.experiments import paper as module
-from vitral.experiments.experiment import Arm, Cell, Scale
+from vitral.experiments.experiment import Cell
 from vitral.experiments.folder import Request, create_experiment, default_path
 from vitral.experiments.measures import Measured, accuracy
-from vitral.experiments.registry import experiment_files, get_experiment
 from vitral.experiments.results import ExperimentResult
 from vitral.experiments.runner import RATE_SEED
-from vitral.experiments.scales import Setup
 from vitral.runs import train as train_module
+from vitral.runs.folder import is_finished
 from vitral.runs.sweeps import sweep as sweeps
 from vitral.runs.sweeps.folder import Trial
 from vitral.runs.sweeps.processes import StopSweep
@@ -167,54 +164,44 @@ def test_the_threads_of_a_run_are_its_share_of_the_cores_and_part_of_the_request
 
 
 KILLED = """
-import sys
-from tests.experiments.toy import TOY
+import os, signal, sys
+from tests.experiments.toy import PAIR, train_one
 from vitral.experiments import paper as module
-module.get_experiment = {"toy": TOY}.__getitem__
-print(module.paper("toy", data=sys.argv[1], out=sys.argv[2], resume=len(sys.argv) > 3, jobs=1))
+from vitral.runs.callbacks.events import Saved
+from vitral.runs.sweeps import sweep
+
+data, out, when = sys.argv[1:]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def run_trials(trials, jobs, on_end, on_wait):
+    for trial in trials:
+        train_one(trial, [lambda event: die() if when == "inside" and isinstance(event, Saved) else None])
+        on_end(trial)
+        if when == "between":
+            die()
+
+module.get_experiment = {"pair": PAIR}.__getitem__
+sweep.run_trials = run_trials
+module.paper("pair", data=data, out=out, resume=os.path.exists(out))
 """
 
 
-@pytest.mark.slow
-def test_an_experiment_that_is_killed_ends_in_the_same_table(tmp_path: Path) -> None:
-    data, root = str(toy_photos(tmp_path / "photos")), Path(__file__).parents[2]
-    command = [sys.executable, "-c", KILLED, data]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-
-    def start(*words: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([*command, *words], cwd=tmp_path, env=environment, start_new_session=True)
-
-    assert start("whole").wait() == 0
-    for done, words in (("rates/trials/*/done.json", ["killed"]), ("cells/trials/*/checkpoints", ["killed", "go on"])):
-        process = start(*words)
-        while not any((tmp_path / "killed").glob(done)):
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    assert start("killed", "go on").wait() == 0
-    whole, killed = (
-        ExperimentResult.from_json((tmp_path / name / "results.json").read_text()) for name in ("whole", "killed")
-    )
-    assert without_times(killed) == without_times(whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", experiment_files())
-def test_every_experiment_runs_from_end_to_end(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = get_experiment(name)
-
-    def short(scale: Scale, data: str, root: str) -> Setup:
-        setup = whole.setup(scale, data, root)
-        return setup._replace(recipe=override(setup.recipe, {"length.steps": 2}), rates=setup.rates[:1], seeds=1)
-
-    def arms(scale: Scale) -> list[Arm]:
-        return [replace(arm, rates=arm.rates[:1]) for arm in whole.arms(scale)]
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweeps, "run_trials", train_here)
-    monkeypatch.setattr(module, "get_experiment", lambda _: replace(whole, arms=arms, setup=short))
-    done = vitral.paper(name, jobs=os.cpu_count() or 1)
-    assert all(arm.mean is not None for arm in done.result.arms)
-    assert done.figure.read_bytes().startswith(b"\x89PNG")
-    if whole.trained:
-        assert done.result.verdict in {"undecided", "invalid"}  # of one seed
+def test_an_experiment_that_is_killed_between_and_inside_runs_ends_in_the_same_table(
+    here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "get_experiment", {"pair": PAIR}.__getitem__)
+    whole = vitral.paper("pair", data=here, out="whole")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    for when, finished, begun in (("between", 1, 0), ("inside", 1, 1)):
+        command = [sys.executable, "-c", KILLED, here, "killed", when]
+        assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == -signal.SIGKILL
+        runs = {each.parents[1] for each in tmp_path.glob("killed/cells/trials/*/checkpoints/step-*")}
+        done = sum(is_finished(str(run)) for run in runs)
+        assert (done, len(runs) - done) == (finished, begun)
+    killed = vitral.paper("pair", out="killed", resume=True)
+    assert without_times(killed.result) == without_times(whole.result)
+    assert [len(arm.values) for arm in killed.result.arms] == [1, 1]
+    table = [result.folder.table.read_text().splitlines()[:6] for result in (whole, killed)]
+    assert table[0] == table[1]

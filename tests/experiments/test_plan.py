@@ -7,11 +7,11 @@ import pytest
 from tests.errors import raises
 from tests.experiments.toy import CHAIN, STEPS, TOY, toy_photos
 from tests.runs.small import photos
-from vitral.experiments.experiment import SCALES, Arm, Experiment
-from vitral.experiments.plan import FLOPS_PER_MULTIPLY_ADD, PASSES, plan_experiment, step_flops
+from vitral.experiments.experiment import SCALES, Arm, Experiment, Scale
+from vitral.experiments.plan import FLOPS_PER_MULTIPLY_ADD, PASSES, complete_recipe, plan_experiment, step_flops
 from vitral.experiments.registry import experiment_files, get_experiment
 from vitral.explanation.walkthrough.describe import describe
-from vitral.recipes.recipe import Recipe
+from vitral.recipes.recipe import Recipe, Steps
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,13 @@ def test_budgets_that_differ_must_be_explained() -> None:
 
 
 @pytest.mark.parametrize("name", experiment_files())
-@pytest.mark.parametrize("scale", ["tiny", "full"])
-def test_every_experiment_has_a_plan(name: str, scale: str) -> None:
-    plan = plan_experiment(get_experiment(name), scale, "", "")  # type: ignore[arg-type]
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_experiment_has_a_plan_whose_runs_can_start(name: str, scale: Scale) -> None:
+    plan = plan_experiment(get_experiment(name), scale, "sample" if scale == "small" else "", "")
     assert plan.arms
+    if plan.experiment.trained and scale != "full":
+        recipes = [complete_recipe(each, each.rates[0], 1, 1) for each in plan.arms]
+        assert [each.length for each in recipes] == [Steps(steps=each.steps) for each in plan.arms]
     checks = plan.experiment.list_checks(plan.scale)
     assert bool(checks) == bool(plan.experiment.checks)
     used = {frozenset(each.weights) for other in SCALES for each in plan.experiment.list_checks(other)}
