@@ -153,7 +153,7 @@ def test_the_cost_counts_no_adapters(home: Path, first: str) -> None:
 
 def test_the_report_of_a_few_photos_from_scratch_names_the_weights_that_do_better(home: Path) -> None:
     run = begin(home, "steps=1")
-    assert "--from dinov2-small" in run.report.read_text()
+    assert "--weights dinov2-small" in run.report.read_text()
     assert "license apache-2.0" in run.report.read_text()
     tuned = begin(home, "steps=1", f"from={home / 'run'}", out="tuned")
     assert "dinov2-small" not in tuned.report.read_text()

@@ -74,7 +74,7 @@ def default_path(name: str, scale: str) -> Path:
 def create_experiment(out: Path, request: Request) -> ExperimentFolder:
     """Create the folder of an experiment."""
     if out.exists():
-        hint = f"go on with it: vitral paper {request.name} --scale {request.scale} --resume; or choose another --out"
+        hint = f"resume it: vitral paper {request.name} --scale {request.scale} --resume; or choose another --out"
         raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=out, hint=hint)
     with new_folder(out) as draft:
         write_file_atomically(ExperimentFolder(draft).request, request.to_json() + "\n")

@@ -168,7 +168,7 @@ def finetune_imagenet(model: str = "B/16") -> Recipe:
 
     Table 2 uses 512 pixels (L/16) or 518 (H/14) and averaged weights: --image-size 518 --set average=ema.
 
-    Run:     vitral train imagenet/ --recipe finetune_imagenet --from WEIGHTS
+    Run:     vitral train imagenet/ --recipe finetune_imagenet --weights WEIGHTS
     Takes:   not measured here
     Reaches: not measured here
     """
@@ -178,7 +178,7 @@ def finetune_imagenet(model: str = "B/16") -> Recipe:
 def finetune_cifar(model: str = "B/16") -> Recipe:
     """Table 4 on CIFAR-10 and CIFAR-100: the best learning rate of 0.001, 0.003, 0.01 and 0.03 on 2%.
 
-    Run:     vitral train cifar100 --recipe finetune_cifar --from WEIGHTS
+    Run:     vitral train cifar100 --recipe finetune_cifar --weights WEIGHTS
     Takes:   not measured here
     Reaches: not measured here
     """
@@ -188,7 +188,7 @@ def finetune_cifar(model: str = "B/16") -> Recipe:
 def finetune_flowers(model: str = "B/16") -> Recipe:
     """Table 4 on Oxford Flowers and Pets: the best learning rate of 0.001, 0.003, 0.01 and 0.03 on 10%.
 
-    Run:     vitral train flowers/ --recipe finetune_flowers --from WEIGHTS
+    Run:     vitral train flowers/ --recipe finetune_flowers --weights WEIGHTS
     Takes:   not measured here
     Reaches: not measured here
     """
@@ -198,7 +198,7 @@ def finetune_flowers(model: str = "B/16") -> Recipe:
 def finetune_vtab(model: str = "B/16") -> Recipe:
     """Table 4 on a task of VTAB with 1,000 images: one learning rate and 2,500 steps for all tasks.
 
-    Run:     vitral train caltech101/ --recipe finetune_vtab --from WEIGHTS
+    Run:     vitral train caltech101/ --recipe finetune_vtab --weights WEIGHTS
     Takes:   not measured here
     Reaches: not measured here
     """

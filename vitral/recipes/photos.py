@@ -49,7 +49,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
     mean over the last quarter of a stage needs no decay that depends on the number of images. What to change first:
     `lr`, `finetune.seconds`, `finetune=lp_ft` to train all layers, `finetune=lora` to save memory.
 
-    Run:     vitral train photos/ --from WEIGHTS
+    Run:     vitral train photos/ --weights WEIGHTS
     Takes:   as planned, 4.5 minutes for up to 450 photos; 63 minutes of one core of an AMD EPYC with `finetune=lp_ft`
     Reaches: with `finetune=lp_ft`, 91.5% with a ViT-S/14 on 243 photos of 2 classes; 67.3% on 1,000 images of 32x32
     """

@@ -223,7 +223,7 @@ def fashion_tenth() -> Recipe:
 def fashion_finetune() -> Recipe:
     """The same tenth of the labels, from the weights of `fashion_masked`.
 
-    Run:     vitral train fashion-mnist --recipe fashion_finetune --from RUN
+    Run:     vitral train fashion-mnist --recipe fashion_finetune --weights RUN
     Takes:   1 to 2 minutes on one core of an AMD EPYC, after `fashion_masked`
     Reaches: 83.0% of the 10,000 test images (seeds 0-2, each with its own pre-training: 83.1, 82.7, 83.3)
     """

@@ -134,7 +134,7 @@ def choose_threads(recipe: Recipe, samples: Samples) -> int:
     best = min(seconds, key=lambda threads: seconds[threads])
     chosen = best if seconds[best] < CLEARLY_FASTER * seconds[most] else most
     trial = ", ".join(f"{1000 * spent:.0f} ms with {threads}" for threads, spent in seconds.items())
-    log.info(f"{others:.1f} other threads are running: training with {plural(chosen, 'thread')}; a trial took {trial}")
+    log.info(f"the machine is busy (load {others:.1f}): training with {plural(chosen, 'thread')}; a trial took {trial}")
     return chosen
 
 

@@ -176,7 +176,7 @@ def suggest_weights(recipe: Recipe, samples: Samples) -> str:
     if recipe.weights or recipe.images.external or not recipe.task.labeled or not is_photos or images > HUNDREDS:
         return ""
     package = "" if find_spec("huggingface_hub") else ", needs pip install 'vitral[hub]'"
-    command = f"vitral train {data_arguments(recipe)} --from {SUGGESTED_WEIGHTS}"
+    command = f"vitral train {data_arguments(recipe)} --weights {SUGGESTED_WEIGHTS}"
     if recipe.data.path.startswith(OBJECT):
         command = f'vitral.train(..., weights="{SUGGESTED_WEIGHTS}")'
     (weights,) = list_pretrained(SUGGESTED_WEIGHTS)

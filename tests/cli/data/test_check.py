@@ -22,7 +22,7 @@ def test_a_report_a_page_and_json_of_faults_and_the_exit_code(tmp_path: Path) ->
     (data / "val/only/1.png").write_bytes((data / "train/dark/0.png").read_bytes())
     report = run(tmp_path, "photos", "--html", "page.html")
     assert (report.returncode, report.stderr) == (3, "")
-    assert report.stdout.splitlines()[-1].endswith("  vitral check photos")
+    assert report.stdout.splitlines()[-1].endswith(": vitral check photos")
     assert "train/empty" in (tmp_path / "page.html").read_text()
     answer = json.loads(run(tmp_path, "photos", "--image-size", "32", "--json").stdout)
     assert {finding["code"] for finding in answer["findings"]} == {*["", "data.empty_class", "data.class_not_in_train"]}

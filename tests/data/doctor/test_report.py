@@ -37,7 +37,7 @@ def test_a_sound_set_is_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert re.findall(r"^length|\d+", length) == ["length", "60", "60", "24"]
     assert re.findall(r"^classes|\d+", classes) == ["classes", "12"]
     assert re.findall(r"^resize|[\d.]+x?[\d.]*", resize) == ["resize", "224x224", "1.4", "0", "0", "1.5"]
-    assert advice.endswith("  vitral train pets")
+    assert advice.endswith(": vitral train pets")
 
 
 def test_findings_stand_worst_first_with_files_and_remedy(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_findings_stand_worst_first_with_files_and_remedy(tmp_path: Path) -> Non
     assert re.fullmatch(r" {11}train/dog/x\.png \(.*JPEG\)", misnamed)
     assert [lines[21][:11], lines[24][:11]] == ["         > "] * 2
     assert advice.startswith("1 ")
-    assert advice.endswith(f"  vitral check '{tmp_path}/my pets'")
+    assert advice.endswith(f": vitral check '{tmp_path}/my pets'")
 
 
 def test_images_without_labels_have_no_classes_in_the_report(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_images_without_labels_have_no_classes_in_the_report(tmp_path: Path) -> 
     lines = format_report(diagnosis).splitlines()
     assert re.findall(r"\d+", lines[0].removeprefix(str(tmp_path))) == ["10", "8", "2"]
     assert not any(line.startswith("class") for line in lines)
-    assert lines[-1].endswith("  vitral train x --task masked_patches")
+    assert lines[-1].endswith(": vitral train x --task masked_patches")
     assert diagnosis.count("error") == 0
 
 
@@ -70,7 +70,7 @@ def test_data_of_faults_alone_has_a_report(tmp_path: Path) -> None:
     lines = format_report(diagnose(samples, [], faults, arguments="x")).splitlines()
     assert re.findall(r"\d+", lines[0].removeprefix(str(tmp_path))) == ["0", "0"]
     assert lines[2].startswith(f"error    {tmp_path}/cat: ")
-    assert lines[-1].endswith("  vitral check x")
+    assert lines[-1].endswith(": vitral check x")
 
 
 @pytest.mark.parametrize(("squeezes", "word"), [(True, "squeezed"), (False, "cropped")])

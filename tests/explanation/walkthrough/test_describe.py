@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import accumulate
 from math import prod
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.errors import raises
 from tests.models.variants import VARIANTS, small
+from tests.weights.bundles import bundle_of, tensors_of
 from vitral.core.config import Size, parse_settings
 from vitral.explanation.walkthrough.describe import Description, Part, count_parts, describe
 from vitral.explanation.walkthrough.equations import equations
@@ -27,6 +30,7 @@ from vitral.models import (
     Vit,
     model_config,
 )
+from vitral.weights.bundle import write_bundle
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,14 @@ def test_b_16_has_the_parameters_of_the_paper_and_the_multiply_adds_that_torch_c
     with FlopCounterMode(display=False) as counter:
         model(image)
     assert base.multiply_adds == counter.get_total_flops() // 2
+
+
+def test_weights_are_described_as_their_config_is_and_a_wrong_path_is_named(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", bundle_of(), tensors_of(), "")
+    found = describe(tmp_path / "b")
+    assert found == describe(bundle_of().model).model_copy(update={"files": "verified"})
+    with raises("config.unknown_name", "no such file or folder"):
+        describe(tmp_path / "runs/nosuch")
 
 
 def block_multiply_adds(n: int, d: int, hidden: int) -> int:

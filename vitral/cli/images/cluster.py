@@ -9,9 +9,11 @@ from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.options import option
 from vitral.cli.terminal.text import echo
 
-DATA_HELP = "The images: folders, however deep, files, patterns in quotes or manifests."
-OUT_HELP = "The manifest to write: the path, the cluster and the similarity to its center of each image."
-HTML_HELP = "Also write a page with a map and the typical images of each cluster, such as clusters.html."
+DATA_HELP = "The images: folders (with subfolders), files, quoted patterns or manifests."
+OUT_HELP = (
+    "The manifest to write: for each image its path, its cluster, and its similarity to the center of the cluster."
+)
+HTML_HELP = "Also write a page with a map of the images and typical images of each cluster, such as clusters.html."
 
 
 @verb(
@@ -21,7 +23,7 @@ HTML_HELP = "Also write a page with a map and the typical images of each cluster
 def cluster(  # noqa: PLR0913, PLR0917, one parameter per option
     model: options.Model,
     data: Annotated[list[str], typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=options.complete_data)],
-    clusters: Annotated[int, option("N", "How many clusters.", min=1)] = 20,
+    clusters: Annotated[int, option("N", "Number of clusters.", min=1)] = 20,
     out: Annotated[str, option("FILE", OUT_HELP, "DATA.clusters.csv")] = "",
     html: Annotated[str, option("FILE", HTML_HELP, "no page")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
@@ -30,10 +32,10 @@ def cluster(  # noqa: PLR0913, PLR0917, one parameter per option
     batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 32,
     no_cache: options.NoCache = False,
 ) -> None:
-    """Group images by what a model sees in them.
+    """Group images by the features of a model.
 
-    k-means on the features of a model, which needs no labels. The same features and seed give the same clusters to the
-    bit. Features are cached in the user's cache folder.
+    The clusters are found by k-means, which needs no labels. The same features and the same seed always give the same
+    clusters. Features are cached in the user's cache folder.
     """
     from vitral.runs.similarity.cluster import cluster as cluster_images
     from vitral.runs.similarity.collection import CollectionOptions

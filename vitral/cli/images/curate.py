@@ -9,9 +9,9 @@ from vitral.cli.terminal.app import progress_bar, verb
 from vitral.cli.terminal.options import option
 from vitral.cli.terminal.text import echo
 
-DATA_HELP = "The images: folders, however deep, files, patterns in quotes or manifests."
-OUT_HELP = "The manifest to write, which vitral train takes."
-HTML_HELP = "Also write a page with what was kept and what was left out, such as curated.html."
+DATA_HELP = "The images: folders (with subfolders), files, quoted patterns or manifests."
+OUT_HELP = "The manifest to write, which vitral train accepts as DATA."
+HTML_HELP = "Also write a page that shows which images were kept and which were left out, such as curated.html."
 
 
 @verb(
@@ -21,7 +21,7 @@ HTML_HELP = "Also write a page with what was kept and what was left out, such as
 def curate(  # noqa: PLR0913, PLR0917, one parameter per option
     model: options.Model,
     data: Annotated[list[str], typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=options.complete_data)],
-    keep: Annotated[int, option("N", "How many images to keep.", "required", min=1)],
+    keep: Annotated[int, option("N", "Number of images to keep.", "required", min=1)],
     out: Annotated[str, option("FILE", OUT_HELP, "DATA.curated.csv")] = "",
     html: Annotated[str, option("FILE", HTML_HELP, "no page")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the summary.")] = False,
@@ -29,10 +29,10 @@ def curate(  # noqa: PLR0913, PLR0917, one parameter per option
     batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 32,
     no_cache: options.NoCache = False,
 ) -> None:
-    """Keep images that cover a collection, without near duplicates.
+    """Choose a diverse subset of images, without near duplicates.
 
-    Near duplicates are found by their pixels. Then each image is chosen that is farthest from all those chosen before
-    it, by the features of a model: rare kinds of images stay, and nothing is drawn at random.
+    Near duplicates are found by their pixels. Then images are chosen one by one: each is the image whose features are
+    farthest from those of all images chosen before. So rare kinds of images are kept. Nothing is random.
     """
     from vitral.runs.similarity.collection import CollectionOptions
     from vitral.runs.similarity.curate import curate as curate_images

@@ -11,10 +11,12 @@ from vitral.cli.terminal.options import option
 from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError, did_you_mean, format_choices
 
-IMAGE_HELP = "The images to search for: files, folders, patterns in quotes, manifests or a named dataset."
-PILE_HELP = "The images to search in: a folder, however deep, a pattern, a manifest, tar shards or a named dataset."
+IMAGE_HELP = "The query images: files, folders, quoted patterns, manifests or a named dataset."
+PILE_HELP = (
+    "The images to search: a folder (with subfolders), a quoted pattern, a manifest, tar shards or a named dataset."
+)
 FORMAT_HELP = f"The output format: {format_choices(TABLE_FORMATS)}."
-INDEX_HELP = "Use an index of faiss, which is faster with many queries and may miss some; its recall is measured."
+INDEX_HELP = "Use a faiss index: faster for many queries, but it may miss some neighbors. Its recall is measured."
 HTML_HELP = "Also write a page with thumbnails, such as similar.html."
 
 
@@ -27,7 +29,7 @@ def search(  # noqa: PLR0913, PLR0917, one parameter per option
     model: options.Model,
     image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=options.complete_data)],
     data: Annotated[str, typer.Argument(metavar="DATA", help=PILE_HELP, autocompletion=options.complete_data)],
-    top: Annotated[int, option("N", "How many similar images to print for each image.", min=1)] = 10,
+    top: Annotated[int, option("N", "Number of similar images per query image.", min=1)] = 10,
     format: Annotated[str, option("NAME", FORMAT_HELP, True, complete_from(TABLE_FORMATS))] = "table",
     html: Annotated[str, option("FILE", HTML_HELP, "no page")] = "",
     index: Annotated[bool, typer.Option("--index", help=INDEX_HELP)] = False,
@@ -35,10 +37,10 @@ def search(  # noqa: PLR0913, PLR0917, one parameter per option
     batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 32,
     no_cache: options.NoCache = False,
 ) -> None:
-    """Find the images that are most similar to given ones.
+    """Find the images that are most similar to given images.
 
-    Similarity is the cosine of the features of a model, which needs no labels. Features are cached in the user's cache
-    folder for the next search.
+    Similarity is the cosine between the features of a model. No labels are needed. Features are cached in the user's
+    cache folder for the next search.
     """
     if format not in TABLE_FORMATS:
         hint = did_you_mean(format, TABLE_FORMATS) or "choose one of them"

@@ -13,12 +13,12 @@ from vitral.cli.terminal.text import echo
 
 log = logging.getLogger("vitral")
 
-EXPERIMENT_HELP = "The table, figure or study to run, such as table8; without it, the list."
-SCALE_HELP = "How much: tiny takes minutes, small hours, full is the paper's own training."
-DATA_HELP = "The data, with train and test images."
-RESUME_HELP = "Go on with the experiment in the folder."
-PLAN_HELP = "Show what would be trained and what it would cost; train nothing."
-JOBS_HELP = "Runs at once."
+EXPERIMENT_HELP = "The table, figure or study to run, such as table8. Without it, the experiments are listed."
+SCALE_HELP = "The scale: tiny takes minutes, small takes hours, full is the training of the paper."
+DATA_HELP = "The dataset, which must have train and test images."
+RESUME_HELP = "Resume the experiment in the folder."
+PLAN_HELP = "Print the runs and their cost, and train nothing."
+JOBS_HELP = "Number of runs at the same time."
 
 
 @verb(
@@ -34,7 +34,8 @@ def paper(  # noqa: PLR0913, PLR0917, one parameter per option
     ] = "",
     scale: Annotated[str, option("SCALE", SCALE_HELP, complete=complete_from(SCALES))] = "tiny",
     data: Annotated[
-        str, option("DATA", DATA_HELP, "the bundled images; CIFAR-10 or Fashion-MNIST", options.complete_data)
+        str,
+        option("DATA", DATA_HELP, "tiny: the bundled images; small: CIFAR-10 or Fashion-MNIST", options.complete_data),
     ] = "",
     root: options.Root = "",
     jobs: Annotated[int, option("N", JOBS_HELP, "one per core", min=0)] = 0,
@@ -45,8 +46,8 @@ def paper(  # noqa: PLR0913, PLR0917, one parameter per option
 ) -> None:
     """Run a table or figure of the paper, and check its claims.
 
-    Every run is an ordinary run. The learning rate of every arm is chosen on held-out training images; test images
-    are used once. Ctrl-C saves the runs at hand and prints the command that goes on.
+    Each model is trained as an ordinary run. The learning rate of each arm is chosen on held-out training images; the
+    test images are used once. Ctrl-C saves the current runs and prints the command that resumes the experiment.
     """
     from vitral.experiments.registry import list_experiments
 

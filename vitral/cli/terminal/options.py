@@ -49,7 +49,9 @@ PER_CORE: dict[str, Any] = {"default": "one per core", "default_factory": cpu_co
 
 LENIENT_HELP = "Use the readable part of damaged images, and list those images. Without it they are errors."
 Lenient = Annotated[bool, typer.Option("--lenient", help=LENIENT_HELP)]
-PIXELS_HELP = "The most pixels of an image, such as 108000000. Larger images are refused before they are decoded."
+PIXELS_HELP = (
+    "Maximum number of pixels of an image, such as 108000000. Larger images are refused before they are decoded."
+)
 MaxPixels = Annotated[int | None, option("N", PIXELS_HELP, "that of the model, usually 50 million", min=1)]
 
 ISOLATE_HELP = (

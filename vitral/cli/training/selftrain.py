@@ -13,14 +13,14 @@ from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
 
-DATA_HELP = "The labeled images: a folder with a folder for each class, or a manifest."
-UNLABELED_HELP = "The unlabeled images: folders, however deep, files, patterns in quotes or manifests."
-RESUME_HELP = "Go on with a self-training. Only --json can be given with it."
+DATA_HELP = "The labeled images: a folder with one subfolder per class, or a manifest."
+UNLABELED_HELP = "The unlabeled images: folders (with subfolders), files, quoted patterns or manifests."
+RESUME_HELP = "Resume a self-training. Only --json can be given with it."
 PER_CLASS_HELP = (
-    "At most so many pseudo-labeled images of a class, the most confident first: a number, all, or mean, which is the "
-    "mean number over the classes."
+    "Maximum number of pseudo-labeled images per class, the most confident first: a number, all, or mean, which is the "
+    "average number over the classes."
 )
-STUDENT_HELP = "A setting of the students that differs from the teacher's, such as drop_path_rate=0.1; repeatable."
+STUDENT_HELP = "A setting of the students only, such as drop_path_rate=0.1; repeatable."
 
 
 @verb(
@@ -35,9 +35,9 @@ def selftrain(  # noqa: PLR0913, PLR0917, one parameter per option
     unlabeled: Annotated[
         list[str] | None, typer.Argument(metavar="UNLABELED", help=UNLABELED_HELP, autocompletion=options.complete_data)
     ] = None,
-    resume: Annotated[str, option("FOLDER", RESUME_HELP, "a new one")] = "",
-    rounds: Annotated[int, option("N", "How many students, each the teacher of the next.", min=1)] = 2,
-    threshold: Annotated[float, option("X", "The least confidence of a pseudo-label, from 0 to 1.")] = 0.9,
+    resume: Annotated[str, option("FOLDER", RESUME_HELP, "a new self-training")] = "",
+    rounds: Annotated[int, option("N", "Number of students; each is the teacher of the next.", min=1)] = 2,
+    threshold: Annotated[float, option("X", "Minimum confidence of a pseudo-label, from 0 to 1.")] = 0.9,
     per_class: Annotated[str, option("N", PER_CLASS_HELP, True)] = "mean",
     recipe: options.Recipe = "",
     model: options.RunModel = "",
@@ -47,14 +47,15 @@ def selftrain(  # noqa: PLR0913, PLR0917, one parameter per option
     batch_size: Annotated[int | None, option("N", "Images per step.", options.OF_RECIPE)] = None,
     seed: Annotated[int | None, option("N", "Random seed.", options.OF_RECIPE)] = None,
     skip_bad: options.SkipBad = False,
-    out: Annotated[str, option("FOLDER", "New folder.", "selftrain/NAME")] = "",
+    out: Annotated[str, option("FOLDER", "New folder for the rounds.", "selftrain/NAME")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
     """Train with pseudo-labels of unlabeled images (Noisy Student).
 
-    A teacher labels images for a student, which trains on them beside the labeled ones and is the next teacher. Each
-    round is an ordinary run in one folder. Ctrl-C or SIGTERM saves it and prints the command that goes on, to the same
-    bits. Unlabeled copies of labeled images are left out, so that validation images stay unseen.
+    A teacher predicts labels for the unlabeled images. A student trains on them and on the labeled images, and becomes
+    the next teacher. Each round is an ordinary run. Ctrl-C or SIGTERM saves a checkpoint and prints the command that
+    resumes the self-training, with the same final weights. Unlabeled copies of labeled images are left out, so that
+    the students do not train on validation images.
     """
     from vitral.core.config import parse_settings
     from vitral.core.machine import keep_freed_memory
@@ -69,7 +70,7 @@ def selftrain(  # noqa: PLR0913, PLR0917, one parameter per option
     if resume:
         others = {"DATA": data, "recipe": recipe, "model": model, "out": out, "student": student} | settings
         if given := [name for name, value in others.items() if value]:
-            message = f"a self-training goes on as it was planned; got {', '.join(given)}"
+            message = f"a resumed self-training keeps its settings; got {', '.join(given)}"
             raise ConfigError(message, code="config.conflict", where="--resume", hint="leave them out")
         done = resume_selftraining(resume, progress_bar)
     else:

@@ -17,11 +17,12 @@ OVER_HELP = (
     "A setting and its values, such as lr=1e-3,3e-3 or model=Ti/16,S/16; repeatable. "
     "With --random also a range: lr=1e-4..1e-2."
 )
-RANDOM_HELP = "Draw this many combinations instead of trying all."
+RANDOM_HELP = "Try this many random combinations instead of all."
 HALVING_HELP = (
-    "Train all combinations briefly, keep the best one in K, train them K times as long, and so on; 3 is usual."
+    "Successive halving: train all combinations briefly, keep the best 1 of K, train these K times as long, and so on. "
+    "3 is usual."
 )
-JOBS_HELP = "Trials at once."
+JOBS_HELP = "Number of trials at the same time."
 RESUME_HELP = "Resume a sweep. Only --jobs and --json can be given with it."
 OUT_HELP = "New folder of the sweep."
 
@@ -36,9 +37,11 @@ def sweep(  # noqa: PLR0913, PLR0917, one parameter per option
     over: Annotated[list[str], option("SETTING=A,B", OVER_HELP, "none", default_factory=list)],
     data: options.Data = "",
     resume: Annotated[str, option("SWEEP", RESUME_HELP, "a new sweep")] = "",
-    seeds: Annotated[int, option("N", "Trials of each combination, with other seeds.", min=1)] = 1,
+    seeds: Annotated[
+        int, option("N", "Number of trials of each combination, each with another random seed.", min=1)
+    ] = 1,
     random: Annotated[int | None, option("N", RANDOM_HELP, "all combinations", min=1)] = None,
-    halving: Annotated[int, option("K", HALVING_HELP, "all are trained fully", min=0)] = 0,
+    halving: Annotated[int, option("K", HALVING_HELP, "no halving", min=0)] = 0,
     jobs: Annotated[int, option("N", JOBS_HELP, "one per core; one on a GPU", min=0)] = 0,
     recipe: options.Recipe = "",
     model: options.RunModel = "",
@@ -57,7 +60,7 @@ def sweep(  # noqa: PLR0913, PLR0917, one parameter per option
     """Search over settings: train every combination, and compare them.
 
     Each trial is an ordinary run. The table has the mean and the standard deviation over seeds, measured on the
-    validation images; test images choose nothing. Ctrl-C saves the running trials and prints the command that
+    validation images; test images are not used to choose. Ctrl-C saves the running trials and prints the command that
     resumes the sweep.
     """
     from vitral.core.config import parse_settings

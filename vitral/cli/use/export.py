@@ -33,7 +33,7 @@ def export(  # noqa: PLR0913, PLR0917, one parameter per option
     image_size: Annotated[str, option("SIZE", SIZE_HELP, "it takes preprocessed pixels")] = "",
     data: Annotated[str, option("DATA", VERIFY_HELP, VERIFY_DEFAULT, options.complete_data)] = "",
     root: options.Root = "",
-    images: Annotated[int, option("N", "How many images to verify with.", min=1)] = 500,
+    images: Annotated[int, option("N", "Number of images to verify with.", min=1)] = 500,
     out: Annotated[str, option("FOLDER", "New folder.", "exports/NAME-FORMAT[-int8]")] = "",
 ) -> None:
     """Export a model to ONNX, OpenVINO or torch files, and verify them.

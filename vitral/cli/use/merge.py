@@ -14,8 +14,11 @@ from vitral.cli.terminal.text import echo
 log = logging.getLogger("vitral")
 
 MODELS_HELP = "Two or more runs or bundles of the same architecture, classes and preprocessing."
-DATA_HELP = "Measure every model and the result on this dataset: what evaluate takes."
-GREEDY_HELP = "Add models from the most accurate on, each only if the accuracy on --data does not drop."
+DATA_HELP = "A dataset on which to measure each model and the result, such as photos/."
+GREEDY_HELP = (
+    "Greedy soup: start with the most accurate model, and add each other one only if the accuracy on --data does not "
+    "drop."
+)
 ALPHA_HELP = "Interpolate between two models, A and B: (1 - alpha) A + alpha B, such as 0.5."
 SPLIT_HELP = "The split to measure on: test or val."
 SPLIT_DEFAULT = "val, or test where there is no val"
@@ -24,7 +27,7 @@ SPLIT_DEFAULT = "val, or test where there is no val"
 @verb(
     "vitral merge runs/a runs/b runs/c soup",
     "vitral merge runs/a runs/b runs/c soup --data photos/ --greedy",
-    "vitral merge models/pretrained runs/finetuned wise --alpha 0.5 --data photos/",
+    "vitral merge models/base runs/tuned merged --alpha 0.5 --data photos/",
 )
 def merge(  # noqa: PLR0913, PLR0917, one parameter per option
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help=MODELS_HELP, autocompletion=complete_weights)],

@@ -46,7 +46,7 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_weights)],
     image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=options.complete_data)],
-    top: Annotated[int, option("N", "How many classes to print for each image.", min=1)] = 5,
+    top: Annotated[int, option("N", "Number of classes to print for each image.", min=1)] = 5,
     format: Annotated[str, option("NAME", FORMAT_HELP, FORMAT_DEFAULT, complete_from(PREDICTION_FORMATS))] = "",
     features: Annotated[str, option("FILE", FEATURES_HELP, "classes")] = "",
     shard: Annotated[str, option("I/N", SHARD_HELP, "all images")] = "",

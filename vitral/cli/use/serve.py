@@ -19,23 +19,26 @@ from vitral.core.errors import ConfigError, format_choices
 log = logging.getLogger("vitral")
 
 MODEL_HELP = (
-    "What to serve: a run, a bundle, weights of another library, or a folder that vitral export wrote. "
-    "NAME=MODEL gives it a name; several models share one server."
+    "The model: a run, a bundle, weights of another library, or a folder that vitral export wrote. "
+    "NAME=MODEL names it; one server can have several models."
 )
-HOST_HELP = "The address to listen on. Any other than this machine's own needs --token or --insecure."
-PORT_HELP = "The port to listen on; 0 for any that is free."
-TOKEN_HELP = "A token that clients must send as Authorization: Bearer TOKEN. VITRAL_TOKEN sets it unseen by others."
-INSECURE_HELP = "Listen on a network without a token: anyone who reaches the server may use it."
-ALLOW_HELP = "One more name that clients may call the server by, such as that of a proxy; repeatable."
+HOST_HELP = "The address to listen on. An address that other machines can reach needs --token or --insecure."
+PORT_HELP = "The port to listen on; 0 chooses a free one."
+TOKEN_HELP = (
+    "A token that clients must send as Authorization: Bearer TOKEN. The environment variable VITRAL_TOKEN "
+    "sets it without showing it in the list of processes."
+)
+INSECURE_HELP = "Listen on a network without a token: anyone who can reach the server may use it."
+ALLOW_HELP = "An additional host name of the server, such as that of a proxy; repeatable."
 CORS_HELP = "An origin whose pages may use the API, such as https://example.org; repeatable."
-CERT_HELP = "The TLS certificate, a PEM file. Phones allow a live camera only over TLS."
+CERT_HELP = "The TLS certificate, a PEM file. Phones allow the live camera only over TLS."
 KEY_HELP = "The private key of the TLS certificate, a PEM file."
-WORKERS_HELP = "Server processes, each with its share of the threads."
+WORKERS_HELP = "Number of server processes, which share the threads."
 ENGINES_OR_AUTO = ("auto", *ENGINES)
-ENGINE_HELP = f"The engine: {format_choices(ENGINES_OR_AUTO)}. auto measures which is the fastest."
-UPLOAD_HELP = "The most bytes of a request."
-QUEUE_HELP = "The most images that may wait; more are refused with status 429."
-DEADLINE_HELP = "Seconds after which a request is given up with status 503."
+ENGINE_HELP = f"The engine: {format_choices(ENGINES_OR_AUTO)}. auto measures which one is the fastest."
+UPLOAD_HELP = "Maximum size of a request, in bytes."
+QUEUE_HELP = "Maximum number of waiting images; more are refused with status 429."
+DEADLINE_HELP = "Maximum time for a request, in seconds; then it is answered with status 503."
 TOKEN_VARIABLE = "VITRAL_TOKEN"
 NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
@@ -60,11 +63,11 @@ def serve(  # noqa: PLR0913, PLR0917, one parameter per option
     max_upload: Annotated[int, option("BYTES", UPLOAD_HELP, min=1)] = 10_000_000,
     queue: Annotated[int, option("N", QUEUE_HELP, min=1)] = 64,
     deadline: Annotated[float, option("SECONDS", DEADLINE_HELP, min=0.1)] = 30.0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the page.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the page in a browser.")] = False,
 ) -> None:
     """Serve models: an HTTP API, and a page to drop photos on.
 
-    SIGTERM and Ctrl-C answer what was accepted, then exit. SIGHUP loads the models again.
+    After SIGTERM or Ctrl-C, the server answers the accepted requests and exits. SIGHUP reloads the models.
     """
     from vitral.core.machine import keep_freed_memory
     from vitral.serving.config import Limits

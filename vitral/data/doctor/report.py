@@ -64,9 +64,9 @@ def verdict(diagnosis: Diagnosis) -> str:
     errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
     if errors:
         more = f" and {plural(warnings, 'warning')}" if warnings else ""
-        return f"{plural(errors, 'error')}{more}: fix the errors, then run  {command}"
+        return f"{plural(errors, 'error')}{more}: fix the errors, then run: {command}"
     found = f"{plural(warnings, 'warning')}, no errors" if warnings else "no errors, no warnings"
-    return f"{found}: train with  {command}"
+    return f"{found}: train with: {command}"
 
 
 def format_example(example: Example) -> str:

@@ -1,8 +1,11 @@
 """`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to prediction."""
 
+import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
 
 import torch
@@ -12,6 +15,8 @@ from torch.utils.hooks import RemovableHandle
 
 from vitral.core.config import Config, Size
 from vitral.core.custom import trusted
+from vitral.core.documents import is_document
+from vitral.core.errors import ConfigError
 from vitral.core.manifest import FileStatus
 from vitral.explanation.walkthrough.equations import equations
 from vitral.html.text import align_columns
@@ -19,7 +24,11 @@ from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
 from vitral.models.hooks import FlopCounter
 from vitral.models.registry import ModelLike, ModelOptions
 from vitral.models.resnet import ResidualNetwork
+from vitral.weights.hub import PREFIX, expand_short_name
+from vitral.weights.load import OpenedModel, open_model
+from vitral.weights.reader import READERS
 
+log = logging.getLogger("vitral")
 BATCHES = (1, 64)
 BYTES = 4  # of a float32
 Row = tuple[str, ...]
@@ -113,12 +122,16 @@ def describe(
     trust: bool = False,
     **options: Unpack[ModelOptions],
 ) -> Description:
-    """A model by name, file or config, described without allocating it: `print(describe("B/16", image_size=384))`.
+    """Every shape, parameter, multiply-add and byte of a model: `print(describe("B/16", image_size=384))`.
 
-    `trust` allows settings or a file that name classes of your own to import them.
+    The model is a name, a config, a JSON or YAML file of a config, or weights that `vitral.load` takes. A model without
+    weights is not allocated. `trust` allows settings or files that name classes of your own to import them.
     """
     with trusted(trust):
-        config = model_config(model, settings, **options)
+        opened = _open_weights(model)
+        config = model_config(opened.loaded.bundle.model if opened else _known(model), settings, **options)
+    for line in opened.messages if opened else ():
+        log.info(line)
     with FakeTensorMode():
         frame = config.build_empty("cpu")
         parts, whole = count_parts(frame, config)
@@ -138,7 +151,28 @@ def describe(
         needs=needs,
         equations=equations(config),
         config=config,
+        files=opened.files if opened else "none",
     )
+
+
+def _open_weights(model: ModelLike) -> OpenedModel | None:
+    """The weights that a name or path means; None if it means a model without weights."""
+    if not isinstance(model, str | Path) or is_document(model):
+        return None
+    name = str(model)
+    on_hub = expand_short_name(name).startswith(PREFIX)
+    return open_model(model) if on_hub or name.endswith(READERS) or Path(name).expanduser().exists() else None
+
+
+def _known(model: ModelLike) -> Vit | Resnet:
+    """The config of a model. The hint for a name that looks like a path says that there is no such file."""
+    try:
+        return model_config(model)
+    except ConfigError as error:
+        if error.code != "config.unknown_name" or is_document(model) or not {"/", os.sep} & set(str(model)):
+            raise
+        hint = f"there is no such file or folder either; {error.hint}"
+        raise ConfigError(error.message, code=error.code, where=error.where, hint=hint) from None
 
 
 @cache

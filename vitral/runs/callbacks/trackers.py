@@ -210,7 +210,7 @@ class SafeTracker:
         except Exception as error:  # each package has its own error classes
             if not self._failed:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
-                log.warning(f"{self.name} failed, and training goes on without it: {reason}")
+                log.warning(f"{self.name} failed, and training continues without it: {reason}")
             self._failed = True
 
 

@@ -89,8 +89,8 @@ def create_folder(out: str, plan: SelfTrainingPlan) -> SelfTrainingFolder:
     """Create the folder with its plan, complete or not at all."""
     path = Path(out).expanduser() if out else _free_name(data_name(plan.recipe.data.path))
     if path.exists():
-        go_on = f"vitral selftrain --resume {shlex.quote(str(path))}"
-        hint = f"choose another folder, or go on with what is in it: {go_on}"
+        command = f"vitral selftrain --resume {shlex.quote(str(path))}"
+        hint = f"choose another folder, or resume the self-training in it: {command}"
         raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=path, hint=hint)
     with new_folder(path) as draft:
         write_file_atomically(SelfTrainingFolder(draft).plan, plan.to_json() + "\n")

@@ -121,7 +121,7 @@ class SweepFolder:
 def create_sweep(out: Path, plan: SweepPlan) -> SweepFolder:
     """Create the folder of a sweep, complete or not at all."""
     if out.exists():
-        hint = f"choose another folder, or go on with the sweep in it: vitral sweep --resume {out}"
+        hint = f"choose another folder, or resume the sweep in it: vitral sweep --resume {out}"
         raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=out, hint=hint)
     with new_folder(out) as draft:
         path, text = SweepFolder(draft).plan, plan.to_json() + "\n"

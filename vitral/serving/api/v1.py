@@ -50,7 +50,7 @@ BODY = {
     }
 }
 ModelName = Annotated[str, Query(description="The name of a model; by default the first.", max_length=200)]
-Top = Annotated[int, Query(description="How many classes to return.", ge=1, le=1000)]
+Top = Annotated[int, Query(description="Number of classes to return.", ge=1, le=1000)]
 MAPS_HELP = "One or more of attention, rollout and relevance, with commas."
 LABEL_HELP = "A class for relevance; by default the predicted one."
 MAX_LABEL = 1000  # characters

@@ -35,6 +35,8 @@ def answer(
         run = open_model(code, json.loads((folder / "request.json").read_bytes()))
         found["opened"] = True
         found["reason"] = _run(run, folder)
+    except ModuleNotFoundError as error:
+        found["reason"] = f"{error.name} is not installed"
     except Exception as error:  # each library has its own errors, and an import may fail in many ways
         found["reason"] = first_line(error)
     (folder / "answer.json").write_text(json.dumps(found), encoding="utf-8")
