@@ -26,15 +26,8 @@ def test_special_files_and_damaged_images_are_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hostile_images_and_containers_are_held(tmp_path: Path) -> None:
-    found = attack(tmp_path, "--only", "bombs", "--only", "containers", "--share", "0.01")
-    assert found["failed"] == []
-    assert set(found["tried"]) == {"hostile images", "hostile containers", "mutated containers"}
-
-
-@pytest.mark.slow
 def test_every_door_holds(tmp_path: Path) -> None:
-    found = attack(tmp_path, "--share", "0.02", "--kills", "10")
+    found = attack(tmp_path, "--share", "0.005", "--kills", "3")
     assert found["failed"] == []
     assert len(found["tried"]) == 17  # families
     assert {"kills, 0 workers", "kills, 2 workers", "kills, 2 processes"} <= set(found["tried"])

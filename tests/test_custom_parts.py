@@ -140,7 +140,7 @@ def test_a_killed_run_with_parts_of_a_user_resumes_to_the_same_bytes(parts: Path
     words = [*settings_for("position", parts), *PARTS["task"], "checkpoints.every_seconds=0", "eval_every=1000"]
     options = [word for each in words for word in ("--set", each.format(parts=parts))]
     train = ["train", f"{parts}:Disks", "--recipe", "small_hundreds", *options, "--set", "data.fraction=1"]
-    train += ["--set", "steps=60", "--image-size", "32", "--set", "model.stem.patch=8"]
+    train += ["--set", "steps=60", "--image-size", "32", "--set", "model.stem=patches", "--set", "model.stem.patch=8"]
     refused = vitral_command(*train, "--out", "whole", home=tmp_path)
     assert refused.returncode == 2
     assert "config.untrusted" in refused.stderr

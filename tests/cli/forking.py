@@ -9,14 +9,13 @@ FORKING = """
 import json, os, signal, sys, time
 from vitral import cli
 from vitral.inference import predictor  # once, for all children
+from vitral.inference.engines.eager import EagerEngine
 
-real = predictor.predict
-def slowly(see, *others):
-    def seen(pixels):
-        time.sleep(0.03)
-        return see(pixels)
-    return real(seen, *others)
-predictor.predict = slowly
+run = EagerEngine.run
+def run_slowly(engine, pixels):
+    time.sleep(0.05)
+    return run(engine, pixels)
+EagerEngine.run = run_slowly
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for words, number, delay in json.loads(sys.argv[1]):
     child = os.fork()

@@ -107,7 +107,7 @@ def test_the_stream_is_the_same_for_any_workers_processes_and_start(
         pair = [loader(samples, PIPELINES[pipeline], order, workers, World(rank=rank, size=2)) for rank in range(2)]
         streams = zip(*(half.batches(0, steps) for half in pair), strict=True)
         assert [content(woven(parts)) for parts in streams] == truth
-        for start in range(steps) if workers < 2 else (1, steps - 1):
+        for start in range(steps) if not workers else (1, steps - 1):
             assert [content(batch) for batch in alone.batches(start, steps)] == truth[start:]
 
 
@@ -119,11 +119,11 @@ def test_packed_into_shards_a_set_gives_the_same_stream(samples: Samples, tmp_pa
     for where in (str(tmp_path / "packed"), f"file://{tmp_path}/packed"):
         packed = open_data(where)
         assert len(list((tmp_path / "packed").glob("train-*.tar"))) > 1
-        for workers in (0, 1, 2):
+        for workers in (0, 2):
             alone = loader(packed, pipeline, Shuffled(), workers)
             assert [content(batch) for batch in alone.batches(0, 5)] == truth
             pair = [loader(packed, pipeline, Shuffled(), workers, World(rank=rank, size=2)) for rank in range(2)]
-            for start in range(5):
+            for start in (0, 3):
                 assert [content(batch) for batch in alone.batches(start, 5)] == truth[start:]
                 streams = zip(*(half.batches(start, 5) for half in pair), strict=True)
                 assert [content(woven(parts)) for parts in streams] == truth[start:]

@@ -40,8 +40,7 @@ def launch(script: list[str], words: list[str], **variables: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [2, 6, 9])  # in the first stage, between the two, in the second
-def test_a_run_of_two_processes_killed_in_any_stage_resumes_to_the_same_bits(tmp_path: Path, step: int) -> None:
+def test_a_run_of_two_processes_killed_in_each_stage_resumes_to_the_same_bits(tmp_path: Path) -> None:
     photos(tmp_path / "photos")
     begin(tmp_path, "steps=1", out="first")
     settings = [*SETTINGS, *STAGED, "checkpoints.every_seconds=0", f"from={tmp_path / 'first'}"]
@@ -50,6 +49,9 @@ def test_a_run_of_two_processes_killed_in_any_stage_resumes_to_the_same_bits(tmp
     assert launch(["-m", "vitral"], [*words, "--out", str(tmp_path / "unbroken")]) == 0
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    assert launch([str(script)], [*words, "--out", str(tmp_path / "run")], KILLED_AT=str(step)) != 0
-    assert launch(["-m", "vitral"], ["train", "--resume", str(tmp_path / "run")]) == 0
+    go_on = ["train", "--resume", str(tmp_path / "run")]
+    assert launch([str(script)], [*words, "--out", str(tmp_path / "run")], KILLED_AT="2") != 0  # in the first stage
+    assert launch([str(script)], go_on, KILLED_AT="6") != 0  # between the two
+    assert launch([str(script)], go_on, KILLED_AT="9") != 0  # in the second
+    assert launch(["-m", "vitral"], go_on) == 0
     assert content(tmp_path / "run") == content(tmp_path / "unbroken")
