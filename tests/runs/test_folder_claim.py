@@ -91,7 +91,7 @@ def two_processes(home: Path, words: list[str]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", (2, 9))
+@pytest.mark.parametrize("changes", [2, 9])
 def test_two_processes_start_again_after_a_kill_during_setup(home: Path, changes: int) -> None:
     (first, own), (second, said) = two_processes(
         home, ["-c", KILLED, str(home / "job"), str(changes), *arguments(home)]
