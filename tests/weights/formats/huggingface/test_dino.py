@@ -8,8 +8,9 @@ from safetensors.torch import load_file
 import vitral
 from tests.errors import raises
 from tests.models.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
+from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, vit
 from vitral.core.config import override
+from vitral.models.position import Learned1d
 from vitral.weights.formats.huggingface.dino import HfDinov2
 
 FIXTURES = ("hf_dinov2", "hf_dinov2_registers", "hf_dinov2_registers_head", "hf_dinov2_swiglu")
@@ -83,3 +84,11 @@ def test_a_hidden_width_that_is_no_multiple_has_no_counterpart(tmp_path: Path) -
     bundle = vitral.load(folder(tmp_path, "hf_dinov2")).bundle
     odd = override(bundle, ["model.mlp.ratio=2.5"])
     assert [fault.partition(":")[0] for fault in HfDinov2().unsupported(odd)] == ["mlp.ratio"]
+
+
+def test_the_class_with_registers_resamples_without_aliasing_also_where_it_has_none(tmp_path: Path) -> None:
+    for kind, resampling in (("dinov2", "bicubic"), ("dinov2_with_registers", "bicubic_antialias")):
+        loaded = vitral.load(folder(tmp_path / kind, "hf_dinov2", model_type=kind, num_register_tokens=0))
+        position = vit(loaded).position
+        assert isinstance(position, Learned1d)
+        assert position.resampling == resampling

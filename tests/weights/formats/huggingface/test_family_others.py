@@ -99,6 +99,18 @@ def test_keys_that_heads_of_sapiens2_share_are_repeated(tmp_path: Path) -> None:
     assert torch.equal(second, first)
 
 
+def test_sapiens2_may_have_a_bias_of_keys_and_none_of_queries(tmp_path: Path) -> None:
+    weights = dict(reference("hf_sapiens2").weights)
+    queries = [name for name in weights if name.endswith(".attn.wq.bias")]
+    zeros = weights | {name: torch.zeros_like(weights[name]) for name in queries}
+    expected = vitral.load(folder(tmp_path / "a", "hf_sapiens2", tensors=zeros)).model.state_dict()
+    for name in queries:
+        del weights[name]
+    found = vitral.load(folder(tmp_path / "b", "hf_sapiens2", tensors=weights, query_bias=False)).model.state_dict()
+    assert queries
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
 def test_the_norm_of_internvl_is_that_of_all_heads(tmp_path: Path) -> None:
     mixer = vit(vitral.load(folder(tmp_path, "hf_internvl_qk_norm"))).mixer
     assert isinstance(mixer, Attention)

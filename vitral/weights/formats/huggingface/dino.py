@@ -124,10 +124,11 @@ class HfDinov2(Family):
         return Tokens(registers=fields.whole("num_register_tokens", least=0) if given else 0)
 
     def position(self, fields: Fields) -> PositionConfig:
-        return Learned1d(resampling=self.resampling_with(self.tokens(fields).registers))
+        several = fields.data.get("model_type") == self.types[-1]  # which may have no registers
+        return Learned1d(resampling=self.resampling_with(self.tokens(fields).registers or several))
 
     def resampling_with(self, registers: int) -> Resampling:
-        """Positions are resampled without aliasing where there are registers."""
+        """Positions are resampled without aliasing by the class with registers."""
         return "bicubic_antialias" if registers else "bicubic"
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:

@@ -257,7 +257,7 @@ class HfSapiens2(Family):
             gate, value = tensors.pop(name), tensors.pop(name.replace(*GATES))
             tensors[name.replace(GATES[0], "ffn.w12.")] = torch.cat([gate, value])
         for name in [name for name in tensors if ".attn.wk." in name or ".attn.wv." in name]:
-            rows = len(tensors[name.replace(".attn.wk.", ".attn.wq.").replace(".attn.wv.", ".attn.wq.")])
+            rows = len(tensors[f"{name.partition('attn.')[0]}attn.wq.weight"])
             if (groups := rows // len(tensors[name])) == 1:
                 continue
             norm = tensors.get(f"{name.partition('attn.')[0]}attn.q_norm.weight")
