@@ -6,12 +6,19 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
-from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize, Preprocessing
 from vitral.weights.formats.format import CONFIG, USE_ANOTHER, Checkpoint, assumed_preprocessing, count_layers
 
 MISMATCH = "weights.config_mismatch"
 FILTERS: dict[str, Filter] = {"bilinear": "bilinear", "bicubic": "bicubic", "random": "bicubic"}
 CROPS = ("center", "squash")
+# What timm takes for fields that `pretrained_cfg` omits.
+DEFAULT_IMAGES: Mapping[str, Any] = {
+    "mean": IMAGENET.mean,
+    "std": IMAGENET.std,
+    "crop_pct": 0.875,
+    "interpolation": "bicubic",
+}
 
 
 class HubConfig(NamedTuple):
@@ -88,7 +95,7 @@ def parse_preprocessing(given: Mapping[str, Any], image: Size, channels: int, ck
             scaling = Normalize(mean=tuple(map(float, given["mean"])), std=tuple(map(float, given["std"])))
         if len(scaling.mean) not in {1, channels} and "architecture" in ckpt.config:
             raise ValueError(f"{len(scaling.mean)} means for {channels} channels")
-        return assumed_preprocessing(image, channels, parse_crop(given), scaling)
+        return assumed_preprocessing(image, channels, parse_crop(given, image), scaling)
     except KeyError as error:
         message = f"pretrained_cfg has {error}, expected {format_choices((*FILTERS, *CROPS))}"
         raise config_error(ckpt, message, "weights.unsupported") from None
@@ -97,7 +104,14 @@ def parse_preprocessing(given: Mapping[str, Any], image: Size, channels: int, ck
         raise config_error(ckpt, message, "weights.bad_config") from None
 
 
-def parse_crop(given: Mapping[str, Any]) -> EvalCropConfig:
+def complete_images(given: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The fields with timm's defaults for those that are missing, and a line that names these."""
+    missing = {name: value for name, value in DEFAULT_IMAGES.items() if name not in given}
+    words = f"pretrained_cfg omits fields, for which timm has defaults: {', '.join(missing)}"
+    return {**missing, **given}, (words,) if missing else ()
+
+
+def parse_crop(given: Mapping[str, Any], image: Size) -> EvalCropConfig:
     """How an image becomes one of the input size."""
     fraction, mode = float(given.get("crop_pct", 0.9)), str(given.get("crop_mode", "center"))
     filter: Filter = FILTERS[str(given.get("interpolation", "bicubic"))]
@@ -105,6 +119,8 @@ def parse_crop(given: Mapping[str, Any]) -> EvalCropConfig:
         raise KeyError(mode)
     if mode == "squash" and fraction == 1:
         return Resize(filter=filter)
+    if mode == "center" and int(image.height / fraction) != int(image.width / fraction):
+        filter = "bilinear"  # whatever the interpolation: timm does not hand it on for such sizes
     return CenterCrop(fraction=fraction, filter=filter, aspect="keep" if mode == "center" else "squash")
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vitral.core.config import Size
+from vitral.data.transforms.crop import CenterCrop
 from vitral.models.attention import Attention
 from vitral.models.head import NoHead
 from vitral.models.vit import Vit
@@ -14,7 +15,14 @@ from vitral.weights.formats.format import CONFIG, Checkpoint, DetectedModel, For
 from vitral.weights.formats.rules import TABLE, TIMM_LAYER, Names, Rule, Weights, layer_names
 from vitral.weights.formats.timm.architectures import Architecture, architectures, find_architecture
 from vitral.weights.formats.timm.candidates import choose, matching
-from vitral.weights.formats.timm.hub import HubConfig, check_arguments, input_size, parse_config, parse_preprocessing
+from vitral.weights.formats.timm.hub import (
+    HubConfig,
+    check_arguments,
+    complete_images,
+    input_size,
+    parse_config,
+    parse_preprocessing,
+)
 from vitral.weights.formats.timm.infer import infer_arguments
 from vitral.weights.formats.timm.resolve import Resolved, native_sizes, resolve
 from vitral.weights.formats.timm.writer import NoWay, WrittenModel, hub_config, timm_form
@@ -86,15 +94,15 @@ class Timm(Format):
 
     def from_hub(self, ckpt: Checkpoint, config: HubConfig) -> DetectedModel:
         """The model of a folder whose config.json names an architecture."""
-        arch, tag = find_architecture(config.architecture)
+        arch = find_architecture(config.architecture)[0]
         given = {**arch.arguments, **config.arguments}
         check_arguments(ckpt, config.arguments)
         if config.pool and "global_pool" not in config.arguments:
             given |= recorded_pool(ckpt, arch, config.pool)
         sizes = [size for size in (input_size(config.images, ckpt), *native_sizes(arch)) if size]
         found = resolve(ckpt, arch.kind, given, sizes, exact=True)
-        images = {**arch.image_facts(tag if tag in arch.images else ""), **config.images}
-        return self.as_detected(ckpt, found, images, (), config)
+        images, stated = complete_images(config.images)
+        return self.as_detected(ckpt, found, images, stated, config)
 
     def as_detected(
         self,
@@ -109,6 +117,8 @@ class Timm(Format):
         flexible = layout.naflex or config.arguments.get("dynamic_img_size")
         size = (flexible and input_size(images, ckpt)) or model.image_size
         preprocessing = parse_preprocessing(images, size, model.channels, ckpt)
+        if isinstance(preprocessing.crop, CenterCrop) and preprocessing.crop.aspect == "keep" and len(set(size)) > 1:
+            assumed = (*assumed, "resized sides are rounded down, which timm does only for square images")
         labels = () if isinstance(model.head, NoHead) else config.labels
         detected = self.detected(ckpt, model, preprocessing, (*assumed, *found.assumptions), labels)
         return detected._replace(rules=layout.rules)
