@@ -13,8 +13,11 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from tests.data.pictures import encoded, noise
+from tests.inference.truth import loaded
+from tests.models.variants import small
 from vitral.inference.engines.engine import FloatArray, PixelBatch
 from vitral.serving.batching.batcher import Batcher
+from vitral.serving.config import ServeConfig
 from vitral.serving.server import Server
 
 JPEG = {"Content-Type": "image/jpeg"}
@@ -98,6 +101,12 @@ def held(server: Server, model: str = "vit") -> Iterator[Held]:
     finally:
         batcher.run = holder.run
         holder.released.set()
+
+
+def tiny_server(**fields: Any) -> Server:
+    """A server of one small model, for what the shared one cannot have."""
+    usual: dict[str, Any] = {"port": 0, "engine": "eager", "decoders": 1}
+    return Server({"vit": loaded(small())}, ServeConfig(**usual | fields))
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

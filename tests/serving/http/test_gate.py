@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.inference.truth import loaded
-from tests.models.variants import small
-from tests.serving.client import JPEG, SECONDS, ask, connect, held, photo, wait_for
-from vitral.serving.config import Limits, ServeConfig
+from tests.serving.client import JPEG, SECONDS, ask, connect, held, photo, tiny_server, wait_for
+from vitral.serving.config import Limits
 from vitral.serving.server import Server
 
 
@@ -75,53 +73,59 @@ def test_a_client_that_leaves_is_not_computed_for(server: Server) -> None:
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[Server]:
-    """A server with a token, a short deadline and a short queue."""
-    limits = Limits(deadline=0.6, queue=2, wait_seconds=0.3)
-    config = ServeConfig(port=0, engine="eager", decoders=1, token="secret", limits=limits, cors=("https://a.example",))
-    with Server({"vit": loaded(small())}, config) as running:
+def guarded() -> Iterator[Server]:
+    """A server with a token, and an origin that may use it."""
+    with tiny_server(token="secret", cors=("https://a.example",)) as running:
         yield running
 
 
 RIGHT = {**JPEG, "Authorization": "Bearer secret"}
 
 
-def test_a_token_is_asked_for(strict: Server) -> None:
+def test_a_token_is_asked_for(guarded: Server) -> None:
     for headers in (JPEG, {**JPEG, "Authorization": "Bearer wrong"}):
-        answer = ask(strict.url, "/v1/predict", photo(), headers)
+        answer = ask(guarded.url, "/v1/predict", photo(), headers)
         assert (answer.status, answer.code) == (401, "serve.unauthorized")
         assert answer.headers["www-authenticate"] == "Bearer"
-    assert ask(strict.url, "/v1/predict", photo(), RIGHT).status == 200
-    assert ask(strict.url, "/readyz").status == 200
+    assert ask(guarded.url, "/v1/predict", photo(), RIGHT).status == 200
+    assert ask(guarded.url, "/readyz").status == 200
 
 
-def test_an_origin_that_was_named_may_ask(strict: Server) -> None:
+def test_an_origin_that_was_named_may_ask(guarded: Server) -> None:
     origin = {"Origin": "https://a.example"}
     asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    before = ask(strict.url, "/v1/predict", headers=asked, method="OPTIONS")
+    before = ask(guarded.url, "/v1/predict", headers=asked, method="OPTIONS")
     assert (before.status, before.headers["access-control-allow-origin"]) == (200, "https://a.example")
-    after = ask(strict.url, "/v1/predict", photo(), {**RIGHT, **origin})
+    after = ask(guarded.url, "/v1/predict", photo(), {**RIGHT, **origin})
     assert (after.status, after.headers["access-control-allow-origin"]) == (200, "https://a.example")
 
 
-def test_a_request_past_its_deadline_is_given_up(strict: Server) -> None:
-    with held(strict):
-        answer = ask(strict.url, "/v1/predict", photo(), RIGHT)
-        assert (answer.status, answer.code) == (503, "serve.deadline")
-        assert int(answer.headers["retry-after"]) >= 1
-    wait_for(lambda: strict.service.admission.images == 0)
-
-
-def test_a_full_queue_refuses_and_a_long_wait_is_ended(strict: Server) -> None:
-    with held(strict) as engine, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(ask, strict.url, "/v1/predict", photo(), RIGHT)
-        assert engine.begun.wait(SECONDS)
-        second = pool.submit(ask, strict.url, "/v1/predict", photo(), RIGHT)
-        wait_for(lambda: strict.service.admission.images == 2)
-        refused = ask(strict.url, "/v1/predict", photo(), RIGHT)
+def test_a_full_queue_refuses(server: Server) -> None:
+    most = server.config.limits.queue
+    with held(server) as engine, ThreadPoolExecutor(most) as pool:
+        accepted = [pool.submit(ask, server.url, "/v1/predict", photo()) for _ in range(most)]
+        wait_for(lambda: server.service.admission.images == most)
+        refused = ask(server.url, "/v1/predict", photo())
         assert (refused.status, refused.code) == (429, "serve.queue_full")
         assert int(refused.headers["retry-after"]) >= 1
-        waited = second.result()
+        engine.released.set()
+        assert [each.result().status for each in accepted] == [200] * most
+
+
+def test_what_waits_too_long_for_its_batch_is_refused() -> None:
+    with tiny_server(limits=Limits(wait_seconds=0.3)) as server, held(server) as engine, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server.url, "/v1/predict", photo())
+        assert engine.begun.wait(SECONDS)
+        waited = ask(server.url, "/v1/predict", photo())
         assert (waited.status, waited.code) == (503, "serve.queue_timeout")
+        assert int(waited.headers["retry-after"]) >= 1
         engine.released.set()
         assert first.result().status == 200
+
+
+def test_a_request_past_its_deadline_is_given_up() -> None:
+    with tiny_server(limits=Limits(deadline=0.3)) as server, held(server):
+        answer = ask(server.url, "/v1/predict", photo())
+        assert (answer.status, answer.code) == (503, "serve.deadline")
+        assert int(answer.headers["retry-after"]) >= 1
+        wait_for(lambda: server.service.admission.images == 0)

@@ -6,31 +6,33 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser import expect
-from tests.inference.truth import loaded
-from tests.models.variants import small
-from tests.serving.client import photo
+from tests.serving.client import photo, tiny_server
 from tests.serving.page.visit import Visit
 from vitral.serving.config import ServeConfig
-from vitral.serving.server import Server
+from vitral.serving.server import bind
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
 
 REFUSED = ("Failed to load resource",)  # chromium says so of every refusal
-TINY = ServeConfig(port=0, engine="eager", decoders=1)
 Open = Callable[..., Visit]
 
 
 def test_a_server_that_stops_is_noticed_and_waited_for(visit: Open) -> None:
-    with Server({"vit": loaded(small())}, TINY) as first:
+    with bind(ServeConfig(port=0)) as kept:  # so that nobody else gets the port in between
+        port = kept.getsockname()[1]
+        stop_and_return(visit, port)
+
+
+def stop_and_return(visit: Open, port: int) -> None:
+    with tiny_server(port=port) as first:
         page = visit(first.url).ready().look(photo())
-        port = int(first.url.rpartition(":")[2])
     page.excused = REFUSED
     page.drop(photo(seed=2), "dog.jpg")
     page.complains("The server does not answer.")
     page.says(".said", "No answer yet")
     expect(page.part("image")).to_be_visible()
-    with Server({"vit": loaded(small())}, TINY.model_copy(update={"port": port})):
+    with tiny_server(port=port):
         expect(page.page.locator("#visits li")).to_have_count(2)  # by itself
         expect(page.page.locator(".bars li").first).to_be_visible()
         expect(page.page.locator(".problem:visible")).to_have_count(0)
@@ -38,7 +40,7 @@ def test_a_server_that_stops_is_noticed_and_waited_for(visit: Open) -> None:
 
 
 def test_a_busy_server_is_asked_again_after_the_time_it_names(visit: Open) -> None:
-    page = visit().ready()
+    page = visit(alone=True).ready()
     page.excused = REFUSED
     refused: list[str] = []
 

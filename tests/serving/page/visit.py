@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.browser import MILLISECONDS, expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, JSHandle, Locator, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Error, JSHandle, Locator, Page, Request
 
 TRANSFER = """([data, name, type]) => {
     const transfer = new DataTransfer(), bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
@@ -18,30 +18,50 @@ BOXES = "parts => parts.map((part) => part.getBoundingClientRect().toJSON())"
 ANSWERED = "html[data-ready] .panel:first-child .bars li >> nth=0"
 
 
+QUIET = {"viewport": {"width": 1280, "height": 800}, "locale": "en-US", "reduced_motion": "reduce"}
+CLIPBOARD = ["clipboard-read", "clipboard-write"]
+
+
+def new_page(browser: "Browser", **options: Any) -> "Page":
+    """A page of a browser of its own."""
+    context = browser.new_context(**(QUIET | {"permissions": CLIPBOARD} | options))
+    context.set_default_timeout(MILLISECONDS)
+    return context.new_page()
+
+
 class Visit:
     """A page that was opened. `excused` are parts of the messages that chromium writes for refused requests."""
 
-    def __init__(self, browser: "Browser", url: str, fragment: str = "", **options: Any) -> None:
-        settings = {"viewport": {"width": 1280, "height": 800}, "locale": "en-US", "reduced_motion": "reduce"}
-        self.context = browser.new_context(**(settings | options))
-        self.context.set_default_timeout(MILLISECONDS)
-        self.page: Page = self.context.new_page()
-        self.url, self.said, self.asked = url, list[str](), list[str]()
+    def __init__(self, page: "Page", url: str, fragment: str = "") -> None:
+        self.page, self.url = page, url
+        self.said, self.asked = list[str](), list[str]()
         self.excused: tuple[str, ...] = ()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(f"{url}/{fragment}")
+        page.on("console", self._hear)
+        page.on("pageerror", self._fail)
+        page.on("request", self._note)
+        page.goto(f"{url}/{fragment}")
+
+    def _hear(self, message: "ConsoleMessage") -> None:
+        self.said.append(message.text)
+
+    def _fail(self, error: "Error") -> None:
+        self.said.append(str(error))
+
+    def _note(self, request: "Request") -> None:
+        self.asked.append(request.url)
 
     def ready(self) -> "Visit":
         self.page.locator("html[data-ready]").wait_for()
         return self
 
     def close(self) -> None:
-        """The page kept quiet, and asked nobody but its server."""
-        self.context.close()
+        """Leave the page as it was before; it kept quiet, and asked nobody but its server."""
+        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.page.goto("about:blank")
+        for event, listener in (("console", self._hear), ("pageerror", self._fail), ("request", self._note)):
+            self.page.remove_listener(event, listener)
         assert [text for text in self.said if not any(part in text for part in self.excused)] == []
-        assert [url for url in self.asked if not url.startswith((f"{self.url}/", "blob:", "data:"))] == []
+        assert [url for url in self.asked if not url.startswith((f"{self.url}/", "blob:", "data:", "about:"))] == []
 
     def drop(self, data: bytes, name: str = "cat.jpg", kind: str = "image/jpeg", panel: int = 0) -> None:
         self.page.locator(".panel").nth(panel).dispatch_event("drop", {"dataTransfer": self.transfer(data, name, kind)})
