@@ -27,6 +27,7 @@ class Reply(NamedTuple):
     seconds: float
     status: int  # 0 for none
     retry_after: str
+    late: float = 0.0  # seconds between the time at which it was to be sent and the time at which it was
 
 
 def photos(count: int = 16) -> list[bytes]:
@@ -140,7 +141,8 @@ def open_loop(
             delay = start + arrivals[turn] - time.monotonic()
             if delay > 0:
                 time.sleep(delay)
-            replies[number].append(client.ask(images[turn % len(images)]))
+            reply = client.ask(images[turn % len(images)])
+            replies[number].append(reply._replace(late=reply.at - reply.seconds - arrivals[turn]))
         client.close()
 
     run_threads(clients, work)
@@ -193,7 +195,7 @@ def run_threads(count: int, work: Any) -> None:
 
 
 def summarize(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
-    """Rates, latencies in ms, and refusals of a load that took so long."""
+    """Rates, latencies in ms, refusals, and how late the clients were, of a load that took so long."""
     good = sorted(1000 * each.seconds for each in replies if each.status == 200)
     refused = sorted(1000 * each.seconds for each in replies if each.status in REFUSALS)
     statuses = Counter(each.status for each in replies)
@@ -207,6 +209,7 @@ def summarize(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
         "refused": len(refused),
         "refusal_p99_ms": percentile(refused, 99),
         "retry_after": all(each.retry_after for each in replies if each.status in REFUSALS),
+        "late_p99_ms": percentile(sorted(1000 * each.late for each in replies), 99),
         "statuses": {str(status): count for status, count in sorted(statuses.items())},
     }
 

@@ -1,17 +1,17 @@
 """The scenarios: each starts a server, puts a load on it, and gives the numbers of one cell."""
 
-import os
+import re
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 from benchmarks.serving.load import (
     REFUSALS,
@@ -28,10 +28,9 @@ from vitral.core.machine import private_bytes
 from vitral.inference.predictor import Predictor
 
 WARM_SECONDS = 3.0
-ROUNDS = 2  # of turns with peers
 RELOADS = 4
-PEER_PORTS = iter(range(8123, 8999))  # a new one each time: a server that is stopping may still answer
-START_SECONDS, STOP_SECONDS = 180.0, 60.0  # of a peer
+RELOAD_SECONDS, RECOVER_SECONDS = 60.0, 30.0  # at most
+IN_FLIGHT = 50
 
 
 class Setting(NamedTuple):
@@ -50,32 +49,25 @@ class Setting(NamedTuple):
             yield running
 
 
-def with_engine(setting: Setting) -> Setting:
-    """The setting with the engine that a server chooses, which another number of images or another process may not."""
-    predictor = Predictor(setting.bundle, engine=setting.engine)
-    return setting._replace(engine=predictor.select_engine("logits", None, 32).name)
+def choose_engine(bundle: Path, engine: str) -> str:
+    """The engine that a server chooses; every cell has the same one, so that their figures can be compared."""
+    return Predictor(bundle, engine=engine).select_engine("logits", None, 32).name
 
 
 def offline(setting: Setting) -> dict[str, Any]:
-    """Images a second of the predictor on files, with the engine that the server has."""
-    setting = with_engine(setting)
+    """Images a second of the predictor on files."""
     predictor = Predictor(setting.bundle, engine=setting.engine)
     with TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{number}.jpg" for number in range(max(64, int(setting.seconds * 4)))]
+        paths = [Path(folder) / f"{number}.jpg" for number in range(64)]
         for number, path in enumerate(paths):
             path.write_bytes(setting.photos[number % len(setting.photos)])
         predictor.predict(paths[:32])
-        rates = []
-        for _ in range(3):
+        rates, end = list[float](), time.monotonic() + setting.seconds / 2
+        while len(rates) < 3 or time.monotonic() < end:
             start = time.monotonic()
             predictor.predict(paths)
             rates.append(len(paths) / (time.monotonic() - start))
-    return {
-        "rate": round(median(rates), 2),
-        "rates": [round(rate, 2) for rate in rates],
-        "engine": setting.engine,
-        **about(),
-    }
+    return {"rate": round(median(rates), 2), "rates": [round(rate, 2) for rate in rates], **about()}
 
 
 def clients(setting: Setting, count: int) -> dict[str, Any]:
@@ -89,7 +81,7 @@ def half(setting: Setting, rate: float) -> dict[str, Any]:
     """One client alone, then arrivals at half of the rate."""
     with setting.server() as server:
         target = Target(server.url)
-        alone = summarize(closed_loop(target, 1, setting.seconds / 2, setting.photos), setting.seconds / 2)
+        alone = summarize(closed_loop(target, 1, setting.seconds / 4, setting.photos), setting.seconds / 4)
         found = {
             spread: summarize(open_loop(target, rate / 2, setting.seconds, setting.photos, spread), setting.seconds)
             for spread in ("even", "poisson")
@@ -112,7 +104,7 @@ def overload(setting: Setting, rate: float) -> dict[str, Any]:
         with samples:
             found = summarize(open_loop(target, 5 * rate, setting.seconds, setting.photos), setting.seconds)
         start, recovered = time.monotonic(), None
-        while time.monotonic() - start < 30:
+        while time.monotonic() - start < RECOVER_SECONDS:
             reply = ask_once(target, setting.photos[0])
             if reply.status == 200 and reply.seconds * 1000 < 2 * (alone["p50_ms"] or 1):
                 recovered = round(time.monotonic() - start, 1)
@@ -196,17 +188,28 @@ def soak(setting: Setting, rate: float, seconds: float) -> dict[str, Any]:
 
 def shutdown(setting: Setting) -> dict[str, Any]:
     """SIGTERM with 50 requests in flight."""
-    with setting.server() as server:
-        found: list[Any] = []
-        loader = threading.Thread(
-            target=lambda: found.extend(closed_loop(Target(server.url), 50, 0.5, setting.photos)), daemon=True
-        )
-        loader.start()
-        time.sleep(0.7)
+    with setting.server() as server, ThreadPoolExecutor(IN_FLIGHT) as pool:
+        target = Target(server.url)
+        asked = [pool.submit(ask_once, target, setting.photos[0]) for _ in range(IN_FLIGHT)]
+        end = time.monotonic() + 30
+        while (waiting := queued(server)) + sum(each.done() for each in asked) < IN_FLIGHT and time.monotonic() < end:
+            time.sleep(0.01)  # until all of them are accepted
         took = server.stop()
-        loader.join(30)
-        code = server.process.returncode
-    return {**summarize(found, 1.0), "stopped_s": round(took, 2), "exit_code": code, **about()}
+        found = [each.result() for each in asked]
+    return {
+        **summarize(found, took),
+        "in_flight": waiting,
+        "stopped_s": round(took, 2),
+        "exit_code": server.process.returncode,
+        **about(),
+    }
+
+
+def queued(server: ServeProcess) -> int:
+    """The images that a server has accepted and not answered yet."""
+    with urlopen(f"{server.url}/metrics", timeout=30) as answer:
+        found = re.search(rb"^vitral_queue_images ([0-9.]+)$", answer.read(), re.MULTILINE)
+    return int(float(found[1])) if found else 0
 
 
 def reload(setting: Setting) -> dict[str, Any]:
@@ -224,7 +227,10 @@ def reload(setting: Setting) -> dict[str, Any]:
         for turn in range(1, RELOADS + 1):
             start = time.monotonic()
             server.process.send_signal(signal.SIGHUP)
-            while sum("was reloaded" in line for line in server.lines) < turn and time.monotonic() - start < 60:
+            while (
+                sum("was reloaded" in line for line in server.lines) < turn
+                and time.monotonic() - start < RELOAD_SECONDS
+            ):
                 time.sleep(0.05)
             times.append(round(time.monotonic() - start, 1))
             sizes.append(server.megabytes())
@@ -242,7 +248,9 @@ def workers(setting: Setting) -> dict[str, Any]:
     found = {}
     for count in (1, 2):
         with setting.server("--workers", str(count)) as server:
-            load = summarize(closed_loop(Target(server.url), 8, setting.seconds, setting.photos), setting.seconds)
+            load = summarize(
+                closed_loop(Target(server.url), 8, setting.seconds / 3, setting.photos), setting.seconds / 3
+            )
             ours = [each for each in descendants(server.process.pid) if resident(each) > 150]
             found[str(count)] = {
                 "rate": load["rate"],
@@ -251,89 +259,3 @@ def workers(setting: Setting) -> dict[str, Any]:
                 "private_mb": [round(private_bytes(each) / 1e6) for each in ours],
             }
     return {**found, **about()}
-
-
-def peers(setting: Setting, python: str) -> dict[str, Any]:
-    """32 clients against each server in turn: with our engine behind all of them, and out of the box."""
-    setting = with_engine(setting)
-    contenders: dict[str, Callable[[], Any]] = {"vitral": setting.server}
-    for library in ("litserve", "ray"):
-        for kind in ("engine", "torch"):
-            contenders[f"{library}-{kind}"] = lambda library=library, kind=kind: PeerProcess(  # type: ignore[misc]
-                python, library, kind, setting
-            )
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-    missing: dict[str, str] = {}
-    for _ in range(ROUNDS):
-        for name, start in contenders.items():
-            if name in missing:
-                continue
-            try:
-                with start() as server:
-                    target = Target(server.url) if name == "vitral" else Target(server.url, "/predict", "request")
-                    closed_loop(target, 4, WARM_SECONDS, setting.photos)
-                    replies = closed_loop(target, 32, setting.seconds, setting.photos)
-                    rounds[name].append(summarize(replies, setting.seconds))
-            except RuntimeError as error:
-                missing[name] = str(error)[-300:]
-    means = {
-        name: {"rate": median(each["rate"] for each in found), "p99_ms": median(each["p99_ms"] or 0 for each in found)}
-        for name, found in rounds.items()
-        if found
-    }
-    own = means["vitral"]["rate"]
-    ratios = {name: ratio(own, each["rate"]) for name, each in means.items()}
-    return {
-        "engine": setting.engine,
-        "means": means,
-        "ours_by_theirs": ratios,
-        "rounds": rounds,
-        "missing": missing,
-        **about(),
-    }
-
-
-class PeerProcess:
-    """Another library's server with the same model, in a process of its own."""
-
-    def __init__(self, python: str, library: str, kind: str, setting: Setting) -> None:
-        self.command = [python, "-m", f"benchmarks.serving.peer_{library}", str(setting.bundle), kind, setting.engine]
-        port = next(PEER_PORTS)
-        self.command.append(str(port))
-        self.url, self.photo = f"http://127.0.0.1:{port}", setting.photos[0]
-
-    def __enter__(self) -> "PeerProcess":
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        self.process = subprocess.Popen(
-            self.command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-        )
-        self.log = bytearray()
-        threading.Thread(target=self._listen, daemon=True).start()
-        end = time.monotonic() + START_SECONDS
-        target = Target(self.url, "/predict", "request")
-        while ask_once(target, self.photo).status != 200:
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.__exit__()
-                raise RuntimeError(self.log.decode(errors="replace"))
-            time.sleep(0.5)
-        return self
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log += line
-            del self.log[:-4000]
-
-    def __exit__(self, *error: object) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)  # it ends its own processes
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(STOP_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # what it has left behind
-        self.process.wait()
-        time.sleep(1)
-
-
-if __name__ == "__main__":
-    sys.exit("run python -m benchmarks.serving")
