@@ -72,8 +72,10 @@ function panelFor(target) {
 
 async function receive(panel, blob, name) {
   if (!panel?.model) return;
+  panel.received = blob;
   try {
     const photo = await openPhoto(blob, name, settings.mostBytes);
+    if (panel.received !== blob) return photo.release();  // a later one was quicker to open
     await stopCamera(panel);
     panel.setPhoto(photo);
     announce(text("announce_photo", name));
@@ -124,11 +126,14 @@ function openVisit(entry) {
 }
 
 async function setModel(panel, name) {
-  panel.model = page.models.find((model) => model.name === name) ?? page.models[0];
-  panel.parts.model.value = panel.model.name;
+  const model = page.models.find((each) => each.name === name) ?? page.models[0];
+  panel.model = model;
+  panel.parts.model.value = model.name;
   showExamples(panel);
-  panel.model.names ??= api.readModel(panel.model.name).then((detail) => detail.class_names, () => []);
-  panel.classes = await panel.model.names;
+  model.names ??= api.readModel(model.name).then((detail) => detail.class_names, () => { model.names = null; return []; });
+  const names = await model.names;
+  if (panel.model !== model) return;  // another one was chosen meanwhile
+  panel.classes = names;
   render();
 }
 
