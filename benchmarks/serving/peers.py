@@ -91,10 +91,10 @@ class PeerProcess:
         end = time.monotonic() + START_SECONDS
         target = Target(self.url, "/predict", "request")
         try:
-            while ask_once(target, self.photo).status != 200:
-                if self.process.poll() is not None or time.monotonic() > end:
-                    self._thread.join(5)
-                    raise RuntimeError(self.log.decode(errors="replace") or "it did not start")
+            while (status := ask_once(target, self.photo).status) != 200:
+                if status == 500 or self.process.poll() is not None or time.monotonic() > end:
+                    said = self.log.decode(errors="replace")
+                    raise RuntimeError(f"{said} did not answer: status {status}".strip())
                 time.sleep(0.5)
         except BaseException:
             self.__exit__()
