@@ -155,7 +155,8 @@ def tell_shutdown(cells: Cells) -> str:
     found = cells["shutdown"]
     total = sum(found["statuses"].values())
     return (
-        f"{found['answered']} of {total} answered, of which {found['in_flight']} waited at SIGTERM; "
+        f"{found['answered']} of {total} answered, {found['refused']} refused before; "
+        f"{found['in_flight']} waited at SIGTERM; "
         f"exit {found['exit_code']} after {found['stopped_s']} s"
     )
 
