@@ -99,7 +99,7 @@ def test_a_few_photos_from_scratch_name_the_command_that_does_better(
     assert messages.MEASURED in line
     assert "\n" not in line
     words = shlex.split(line[line.index("vitral train") :])
-    assert words == ["vitral", "train", f"{tmp_path}/my photos", "--from", messages.SUGGESTED_WEIGHTS]
+    assert words == ["vitral", "train", f"{tmp_path}/my photos", "--weights", messages.SUGGESTED_WEIGHTS]
     monkeypatch.setattr(messages, "find_spec", util.find_spec if util.find_spec("huggingface_hub") else lambda name: 1)
     assert "pip install" not in suggest_weights(recipe, samples)
 

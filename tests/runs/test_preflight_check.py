@@ -70,7 +70,7 @@ def test_the_last_line_trains_as_printed(tmp_path: Path, monkeypatch: pytest.Mon
     diagnosis = check("my photos", settings=parse_settings(SETTINGS), recipe="small_hundreds", workers=0)
     command = next_command(diagnosis)
     assert command.startswith("vitral train 'my photos' --recipe small_hundreds --image-size 16 --set ")
-    assert format_report(diagnosis).endswith(f"  {command}")
+    assert format_report(diagnosis).endswith(f": train with: {command}")
     run_command(command)
     recipe = json.loads((tmp_path / "runs/my photos/recipe.json").read_text())
     assert recipe["model"]["image_size"] == [16, 16]

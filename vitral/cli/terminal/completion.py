@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 Completion = Callable[[str], list[str]]
 
 DATASETS = (
-    "sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits", "imagenet", "imagenet-real", "pets", "flowers",
-    "objectnet",
+    "sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits", "imagenet", "imagenet-real", "oxford-pets",
+    "oxford-flowers", "objectnet",
 )  # fmt: skip
 RECIPES = (
     "sample", "fashion_mnist", "fashion_masked", "fashion_finetune", "fashion_tenth", "cifar10", "cifar100",

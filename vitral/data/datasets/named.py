@@ -156,9 +156,9 @@ PUBLISHED = {
         ("imagenet", "ImageNet", "ILSVRC2012"),
         f"{imagenet.HOW}, and {imagenet.REAL} of {imagenet.REAL_URL} beside them",
     ),
-    "pets": PublishedDataset(pets.is_pets, pets.open_pets, ("pets", "oxford-iiit-pet"), pets.HOW),
-    "flowers": PublishedDataset(
-        flowers.is_flowers, flowers.open_flowers, ("flowers", "flowers-102", "oxford-flowers-102"), flowers.HOW
+    "oxford-pets": PublishedDataset(pets.is_pets, pets.open_pets, ("oxford-iiit-pet", "oxford-pets"), pets.HOW),
+    "oxford-flowers": PublishedDataset(
+        flowers.is_flowers, flowers.open_flowers, ("flowers-102", "oxford-flowers-102", "oxford-flowers"), flowers.HOW
     ),
     "objectnet": PublishedDataset(
         objectnet.is_objectnet, objectnet.open_objectnet, ("objectnet", "objectnet-1.0"), objectnet.HOW

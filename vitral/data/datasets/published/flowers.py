@@ -39,7 +39,7 @@ def open_flowers(folder: Path, on_fault: OnFault) -> Samples:
         raise DataError("an image is in two splits", code="data.bad_split", where=folder / SETS, hint=HOW)
     classes = tuple(str(number) for number in range(1, max(labels) + 1))
     there = existing_items(folder, sorted(items, key=by_split_and_name), on_fault)
-    return Samples("flowers", classes, there, file_store(folder), (f"read from {folder}",))
+    return Samples("oxford-flowers", classes, there, file_store(folder), (f"read from {folder}",))
 
 
 def _whole_numbers(path: Path, variable: str) -> list[int]:

@@ -39,4 +39,4 @@ def open_pets(folder: Path, on_fault: OnFault) -> Samples:
     if sorted(breeds) != list(range(1, len(breeds) + 1)):
         raise DataError("some numbers of classes have no images", code="data.bad_label", where=folder, hint=HOW)
     there = existing_items(folder, sorted(items, key=by_split_and_name), on_fault)
-    return Samples("pets", classes, there, file_store(folder), (f"read from {folder}",))
+    return Samples("oxford-pets", classes, there, file_store(folder), (f"read from {folder}",))
