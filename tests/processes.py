@@ -63,7 +63,7 @@ def _stop(server: "subprocess.Popen[str]") -> None:
 def run_forked(
     *arguments: str, code: str = "", cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """`vitral ARGUMENTS`, or a program with these arguments, in a process of its own; its stdin is empty."""
+    """`vitral ARGUMENTS`, or a program with these arguments, in a separate process; its stdin is empty."""
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None

@@ -440,7 +440,7 @@ def oracle_breaches(path: str, source: str) -> list[str]:
     """Imports of a library's oracle, which is run and never imported: only `oracle.py` starts it."""
     free = ("vitral.weights.oracles.oracle", "vitral.weights.oracles.torchvision_stub", "vitral.weights.oracles.worker")
     return [
-        f"{path}:{line}: {name} is run in a process of its own"
+        f"{path}:{line}: {name} is run in a separate process"
         for line, name in imports(path, source)
         if name.startswith("vitral.weights.oracles.") and not name.startswith(free)
     ]

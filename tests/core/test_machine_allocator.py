@@ -6,7 +6,7 @@ import pytest
 
 from tests.processes import run_forked
 
-# Counts the page faults of ten large tensors that come and go, in a process of its own: the setting is for good.
+# Counts the page faults of ten large tensors that come and go, in a separate process: the setting is for good.
 PROGRAM = """
 import resource, sys, torch
 from vitral.core.machine import keep_freed_memory

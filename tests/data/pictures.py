@@ -50,7 +50,7 @@ def png(rows: Iterable[bytes], size: tuple[int, int], bits: int, color: int, ext
 
 
 def deep_png(values: Array, color: int, extra: bytes = b"") -> bytes:
-    """A PNG of 16 bits a sample."""
+    """A PNG of 16 bits per sample."""
     rows, columns = values.shape[:2]
     return png([row.astype(">u2").tobytes() for row in values], (rows, columns), 16, color, extra)
 

@@ -1,4 +1,4 @@
-"""`vitral serve` in a process of its own."""
+"""`vitral serve` in a separate process."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ from tests.serving.client import wait_for
 
 
 class Process:
-    """`vitral serve` in a process of its own, with its address and what it says on stderr."""
+    """`vitral serve` in a separate process, with its address and what it says on stderr."""
 
     def __init__(self, *words: str, engine: str = "eager") -> None:
         command = [sys.executable, "-m", "vitral", "serve", "--port", "0", "--engine", engine, *words]

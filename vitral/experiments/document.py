@@ -17,7 +17,7 @@ The claims of the paper are comparisons. `vitral paper` runs them:
 vitral paper                                      # the list
 vitral paper table8                               # minutes on 2 cores, with the bundled images
 vitral paper table8 --scale small --jobs 2        # hours, with CIFAR-10 or Fashion-MNIST; --data names other data
-vitral paper table8 --scale small --resume        # goes on after Ctrl-C or a kill, and ends in the same numbers
+vitral paper table8 --scale small --resume        # after Ctrl-C or a kill; the numbers are the same
 vitral paper table8 --scale full --plan           # the paper's own training: what it is and what it costs
 ```
 
@@ -31,9 +31,9 @@ results are `results.json`, `table.txt` and `figure.png`. In Python: `vitral.pap
   they cannot be equal, the table says why.
 - Test images are used once, by the runs that are compared. These have three seeds, none of which chose a learning
   rate.
-- A difference counts if it is larger than the spread over seeds and the choice of the test images explain at 95%,
-  over all checks of an experiment together. The smallest difference that could have been found is stated; below it a
-  check is `undecided`.
+- A difference counts if it is statistically significant: at 95% over all checks of an experiment together, given the
+  spread over seeds and the sampling of the test images. The smallest difference that could have been found is stated;
+  below it a check is `undecided`.
 - Equality is `held` only if a difference above the margin, two points, would have been found.
 - The verdict on a claim is that of its weakest check. An arm that is no better than guessing makes it `invalid`.
 - A claim that does not hold, or is undecided, with small models and small data says nothing against the paper: what

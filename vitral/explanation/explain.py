@@ -1,4 +1,4 @@
-"""Explain the prediction of a model on an image file.  H rows, W columns, C channels, L layers, H heads."""
+"""Explain the prediction of a model on an image file.  H rows or heads, W columns, C channels, L layers."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -225,7 +225,7 @@ def find_violations(certificate: Certificate, tolerance: Tolerance) -> list[str]
         if each.changed > (allowed + ROUNDING if each.batch == largest else ceil(allowed)):
             violations.append(
                 f"{each.agreement:.2%} of {each.images} images have the same top-1 in batches of {each.batch}, "
-                f"required is {tolerance.agreement:.0%}"
+                f"fewer than the required {tolerance.agreement:.0%}"
             )
     if accuracy is not None and accuracy.model - accuracy.export > tolerance.loss + ROUNDING:
         lost = 100 * (accuracy.model - accuracy.export)

@@ -327,7 +327,7 @@ class Recipe(Config):
     @model_validator(mode="after")
     def tokens_can_be_compiled(self) -> Self:
         if self.compile and isinstance(self.task, Classify) and not isinstance(self.task.patch_drop, NoPatchDrop):
-            message = "the number of patches changes from step to step, and each number would be compiled anew"
+            message = "the number of patches changes from step to step, and each number would be compiled again"
             hint = "set compile=false, or task.patch_drop=none"
             raise ConfigError(message, code="config.conflict", where="compile", hint=hint)
         return self
@@ -347,7 +347,7 @@ class Recipe(Config):
         )
 
     def preprocessing(self) -> Preprocessing:
-        """The preprocessing of the trained model, which is not lenient."""
+        """The preprocessing of the trained model, in which damaged images are errors."""
         return Preprocessing(
             image_size=self.model.image_size,
             decoding=self.decoding().model_copy(update={"lenient": False}),

@@ -58,7 +58,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 class TimingProcess:
-    """A Python module in a process of its own: for each line on its stdin it prints a line of JSON.
+    """A Python module in a separate process: for each line on its stdin it prints a line of JSON.
 
     The process imports the same vitral as this one. The working directory is not on its import path.
     """

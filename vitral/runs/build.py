@@ -199,7 +199,7 @@ def continue_training(task: Task, recipe: Recipe, file: Path) -> list[str]:
     assert isinstance(recipe.model, Vit)
     task.load_state_dict(restored_state(recipe.task.kind, recipe.model, task.state_dict(), parts, file), strict=False)
     title = LAYOUTS[recipe.task.kind].title
-    return [f"continues the training of {title} with all its parts; the state of the optimizer starts anew"]
+    return [f"continues the training of {title} with all its parts; the optimizer starts with an empty state"]
 
 
 def fit_task(task: Task, recipe: Recipe, samples: Samples, group: ProcessGroup) -> str:

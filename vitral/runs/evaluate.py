@@ -192,8 +192,8 @@ def data_notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle
         return
     if are_matched_by_number(samples, bundle):
         yield (
-            f"the model names its {len(bundle.classes):,} classes otherwise than {samples.where}; they were matched by "
-            "number, in the order of all published models"
+            f"the {len(bundle.classes):,} classes have other names in the model than in {samples.where}; they were "
+            "matched by number, in the order that all published models use"
         )
     elif samples.classes != bundle.classes and set(samples.classes) <= set(bundle.classes):
         if len(samples.classes) < len(bundle.classes):

@@ -166,7 +166,7 @@ def run_until_stopped(service: Service, own: socket.socket, on_ready: Callable[[
 
 
 class Server:
-    """A server in a thread of its own, for tests and notebooks: `with Server({"cats": "runs/cats"}) as server: ...`."""
+    """A server in a separate thread, for tests and notebooks: `with Server({"cats": "runs/cats"}) as server: ...`."""
 
     def __init__(self, models: "Mapping[str, str | Path | LoadedModel]", config: ServeConfig = ANY_PORT) -> None:
         self.config = config

@@ -120,7 +120,7 @@ class TuningStage(Config):
     """From step `first` on, the last `layers` train, with norm, pool and head; with `all` every weight does.
 
     With views, the tokens before those layers are computed once for so many views of each training image, the first of
-    which is that of evaluation, and kept in memory. Without, images are augmented anew in every epoch.
+    which is that of evaluation, and kept in memory. Without, images are augmented again in every epoch.
     """
 
     first: int = Field(default=0, ge=0)

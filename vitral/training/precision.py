@@ -126,6 +126,6 @@ class Precision:
         return self.scaler.state_dict()
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Load a saved state. It is empty for a run saved in another precision; then the scaler starts anew."""
+        """Load a saved state. It is empty for a run saved in another precision; then the scaler starts again."""
         if state:
             self.scaler.load_state_dict(dict(state))

@@ -1,7 +1,7 @@
 """Convert weights between libraries, with a certificate of how far the outputs differ.
 
 The library that wrote the file runs on it, what was written is read back by our code, and by the target library's own
-code; each library in a process of its own, where it is installed. A conversion whose outputs differ by more than the
+code; each library in a separate process, where it is installed. A conversion whose outputs differ by more than the
 tolerance is discarded.
 """
 

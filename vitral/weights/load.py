@@ -115,7 +115,7 @@ def load(
     `arch` gives all of it by the library's own name for the architecture, such as timm's `vit_base_patch16_224`.
     `format` decides where the tensor names fit two formats, `weights_key` where a file holds several sets of weights.
     The weights are memory-mapped; changing them changes no file. `trust` allows a model with classes of your own to
-    import them. `verify` runs the library that wrote the file, which must be installed, in a process of its own, and
+    import them. `verify` runs the library that wrote the file, which must be installed, in a separate process, and
     refuses the model if its outputs differ.
 
     The files of a bundle are checked against its manifest, unless `verify_files` is false. The weights are still being

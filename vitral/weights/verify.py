@@ -1,6 +1,6 @@
 """Compare our outputs with those of the library that a checkpoint comes from, run on the same file.
 
-The library runs in a process of its own (`oracles/`). What it needs is laid out in a temporary folder: links to the
+The library runs in a separate process (`oracles/`). What it needs is laid out in a temporary folder: links to the
 files themselves, or the tensors as safetensors where they come from a pickle or had a prefix.
 """
 

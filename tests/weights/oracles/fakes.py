@@ -140,7 +140,7 @@ def install_timm(home: Path, monkeypatch: pytest.MonkeyPatch, code: str = TIMM) 
 
 
 def run_forked_oracle(module: str, folder: Path) -> tuple[int, bytes]:
-    """As `run_process` of the oracles, in a process of its own that need not import torch."""
+    """As `run_process` of the oracles, in a separate process that need not import torch."""
     done = run_forked(module, str(folder), code=ORACLE, env=oracle.environment())
     return done.returncode, done.stderr.encode()
 

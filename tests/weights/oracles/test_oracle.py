@@ -1,4 +1,4 @@
-"""Another library in a process of its own: its answers, or the reason why there are none."""
+"""Another library in a separate process: its answers, or the reason why there are none."""
 
 import sys
 from pathlib import Path

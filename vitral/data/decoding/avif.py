@@ -59,7 +59,7 @@ def _read_sizes(data: bytes) -> AvifSizes:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether an image in a file has more than 8 bits a sample, by the configuration (`av1C`) of its stream."""
+    """Whether an image in a file has more than 8 bits per sample, by the configuration (`av1C`) of its stream."""
     place = data.find(b"av1C")
     return place >= 0 and bool(data[place + 6 : place + 7] and data[place + 6] & 0x40)
 

@@ -291,7 +291,7 @@ KEYED = {"1", "L", "RGB", "I;16"}  # modes in which one value can mean transpare
 def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
     """Gray, gray and alpha, color, or color and alpha: (H, W, 1 to 4), as stored, except that a TIFF is upright."""
     if isinstance(image, TiffImageFile) and image.tag_v2.get(PLANES, 1) != 1 and max(image.tag_v2.get(BITS, (1,))) > 8:
-        message = "more than 8 bits a sample in separate planes"  # Pillow makes noise of it
+        message = "more than 8 bits per sample in separate planes"  # Pillow makes noise of it
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it interleaved")
     if is_16bit_color(image):
         return _wide_color(image, header, data, name)
@@ -376,12 +376,12 @@ def _deep_gray(image: ImageFile, name: str) -> Pixels:
             levels[rows] = to_8bit(values[rows], 2**bits - 1)
     else:
         message = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, are ambiguous as an image"
-        raise DataError(message, code="data.unsupported_image", where=name, hint="save it with 8 or 16 bits a sample")
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it with 8 or 16 bits per sample")
     return 255 - levels if dark_is_high else levels
 
 
 def _wide_color(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
-    """Color of 16 bits a sample, (H, W, 2 to 4).
+    """Color of 16 bits per sample, (H, W, 2 to 4).
 
     Pillow has no color mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
     same file gives the second.

@@ -19,7 +19,7 @@ from PIL.ImageFile import ImageFile
 from vitral.core.errors import DataError
 
 Pixels = NDArray[np.uint8]
-WIDE = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16 bits a sample end: big, little, native order
+WIDE = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16 bits per sample end: big, little, native order
 
 
 def to_8bit(values: NDArray[np.integer], highest: int) -> Pixels:
@@ -32,7 +32,7 @@ def floats_to_8bit(values: NDArray[np.floating], name: str) -> Pixels:
     low, high = float(values.min()), float(values.max())
     if not (low >= 0.0 and high <= 1.0):  # not a number fails both
         message = f"expected floats from 0 to 1, found {low:g} to {high:g}"
-        hint = "scale them, or save it with 8 bits a sample"
+        hint = "scale them, or save it with 8 bits per sample"
         raise DataError(message, code="data.pixel_out_of_range", where=name, hint=hint)
     levels = np.empty(values.shape, dtype=np.uint8)
     for rows in bands(len(values), values[0].size):
@@ -57,7 +57,7 @@ def raw_mode(image: ImageFile) -> str:
 
 
 def is_16bit_color(image: ImageFile) -> bool:
-    """Whether this is color of 16 bits a sample: Pillow has modes for such gray only."""
+    """Whether this is color of 16 bits per sample: Pillow has modes for such gray only."""
     return raw_mode(image).endswith(WIDE) and not image.mode.startswith("I")
 
 

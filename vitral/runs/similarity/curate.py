@@ -85,7 +85,7 @@ class CurateResult(Config):
             ("near duplicates left out", f"{self.dropped:,}"),
             ("kept", f"{len(self.kept):,}"),
             ("distance to the nearest kept image", format_coverage(self.coverage)),
-            ("of as many random images", format_coverage(self.random_coverage)),
+            ("the same for a random subset of this size", format_coverage(self.random_coverage)),
             ("manifest", printable(self.manifest)),
         ]
         return "\n".join(align_columns(rows))
@@ -105,7 +105,7 @@ def curate(
     html: str | Path = "",
     **options: Unpack[CollectionOptions],
 ) -> CurateResult:
-    """Keep the `keep` images that cover a collection: `vitral.curate("runs/pile", "pile/", keep=500)`.
+    """Choose a diverse subset of `keep` images: `vitral.curate("runs/pile", "pile/", keep=500)`.
 
     Of near duplicates only the first stays. Then each image is chosen that is farthest from all those before it, by the
     cosine of the features. `out` is the manifest to write, by default `pile.curated.csv`, which `vitral.train` takes.
@@ -235,8 +235,10 @@ def _facts(result: CurateResult) -> list[Fact]:
         ("images", f"{result.images:,}"),
         ("near duplicates left out", f"{result.dropped:,}"),
         ("kept", f"{len(result.kept):,}"),
-        ("distance to the nearest kept image", format_coverage(result.coverage)),
-        ("the same for as many random images", format_coverage(result.random_coverage)),
+        ("mean distance to the nearest kept image", f"{result.coverage.mean:.3g}"),
+        ("largest distance to the nearest kept image", f"{result.coverage.largest:.3g}"),
+        ("mean, if as many were drawn at random", f"{result.random_coverage.mean:.3g}"),
+        ("largest, if as many were drawn at random", f"{result.random_coverage.largest:.3g}"),
         ("features of", result.model),
         ("manifest", Path(result.manifest).name),
     ]

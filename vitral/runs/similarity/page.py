@@ -113,7 +113,7 @@ def map_chart(features: Features, names: Sequence[str], labels: NDArray[np.int64
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
         x_label=f"first principal component, {first} of the variance",
-        y_label=f"second, {second}",
+        y_label=f"second component, {second}",
         dots=dots,
         caption=f"Each dot is an image, its color is its cluster; {COLORS} colors repeat.{some}",
         width=MAP_SIDE,

@@ -1,4 +1,4 @@
-"""Running trials: each is `vitral train` in a process of its own, some of them at once."""
+"""Running trials: each is `vitral train` in a separate process, some of them at once."""
 
 import os
 import signal

@@ -101,7 +101,7 @@ def sweep(
 ) -> Sweep:
     """Try combinations of settings: `vitral.sweep("photos/", {"lr": [1e-3, 3e-3]}, search=GridSearch(seeds=3))`.
 
-    Each trial is a run of `vitral.train` in a process of its own, `jobs` at once, by default one per core. The other
+    Each trial is a run of `vitral.train` in a separate process, `jobs` at once, by default one per core. The other
     arguments are those of `vitral.train`. Models are compared by their best weights on the validation images.
     """
     values = {

@@ -139,7 +139,7 @@ REFUSALS = {
     503: Refusal(
         "The server is too busy to answer in time, or it is stopping. See Retry-After.",
         "serve.queue_timeout",
-        "the images that are waiting take 6 s",
+        "the waiting images will take 6 s",
         "",
         "try again later",
     ),

@@ -52,7 +52,7 @@ class Admission:
             message = f"{self.images} images are waiting, and {self.limits.queue} may"
             raise BusyError(message, code="serve.queue_full", retry_after=self.seconds)
         if self.seconds > self.limits.queue_seconds:
-            message = f"the images that are waiting take {self.seconds:.0f} s"
+            message = f"the waiting images will take {self.seconds:.0f} s"
             retry_after = self.seconds - self.limits.queue_seconds
             raise BusyError(message, code="serve.queue_timeout", retry_after=retry_after)
 

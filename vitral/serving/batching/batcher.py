@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Lane:
-    """Runs one job at a time, in the order of arrival, in a thread of its own."""
+    """Runs one job at a time, in the order of arrival, in a separate thread."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()  # waiters are served in turn, so that no model starves another

@@ -82,7 +82,7 @@ async def read_body(request: Request, share: UploadShare, limits: Limits) -> Asy
                 chunk = await anext(chunks, None)
         except TimeoutError:
             message = f"the request did not arrive within {limits.body_seconds:g} s"
-            hint = "send a smaller image, or over a faster connection"
+            hint = "send a smaller image, or use a faster connection"
             raise ServeError(message, code="serve.slow_upload", where="body", hint=hint) from None
         except ClientDisconnect:
             raise asyncio.CancelledError from None

@@ -272,7 +272,7 @@ class Format:
         return tensors
 
     def oracle_request(self, files: OracleFiles, model: Vit) -> OracleRequest:
-        """How the library's own code opens such files, in a process of its own; NoOracleError says why it cannot."""
+        """How the library's own code opens such files, in a separate process; NoOracleError says why it cannot."""
         raise NoOracleError(f"the code of {self.title} is not a package that could be installed")
 
     def detected(

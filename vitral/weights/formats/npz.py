@@ -35,7 +35,7 @@ MAX_MEMBERS = 20_000
 LONGEST_HEADER = 2**14  # of an array; numpy itself accepts 10,000
 UNPACKED, RATIO = 2**26, 20  # limits of unpacked bytes: in any file, and relative to the bytes of the file
 DOWNLOAD_AGAIN = "copy or download it again"
-REPACK = "write it anew: numpy.savez(FILE, **arrays), with arrays of numbers alone"
+REPACK = "rewrite it: numpy.savez(FILE, **arrays), with arrays of numbers alone"
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:

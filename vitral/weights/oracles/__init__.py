@@ -1,1 +1,1 @@
-"""Other libraries as oracles: each runs in a process of its own, on files alone."""
+"""Other libraries as oracles: each runs in a separate process, on files alone."""

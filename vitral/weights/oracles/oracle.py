@@ -1,4 +1,4 @@
-"""Run another library on a file in a process of its own, and take its outputs: what our outputs are compared with.
+"""Run another library on a file in a separate process, and take its outputs: what our outputs are compared with.
 
 A library is a module of this folder, run as `python -m vitral.weights.oracles.timm FOLDER`. It finds `request.json` and
 `images.safetensors` in the folder and writes `outputs.safetensors` and `answer.json`. Nothing of it is imported here,

@@ -1,4 +1,4 @@
-"""timm in a process of its own: a folder as the hub has it, or an architecture by name and a state dict.
+"""timm in a separate process: a folder as the hub has it, or an architecture by name and a state dict.
 
     python -m vitral.weights.oracles.timm FOLDER
 

@@ -1,4 +1,4 @@
-"""torchvision in a process of its own: the arguments of its VisionTransformer, and a state dict.
+"""torchvision in a separate process: the arguments of its VisionTransformer, and a state dict.
 
 python -m vitral.weights.oracles.torchvision FOLDER
 """

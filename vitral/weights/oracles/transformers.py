@@ -1,4 +1,4 @@
-"""transformers in a process of its own: a folder as `save_pretrained` writes it.
+"""transformers in a separate process: a folder as `save_pretrained` writes it.
 
     python -m vitral.weights.oracles.transformers FOLDER
 

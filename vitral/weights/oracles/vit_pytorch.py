@@ -1,4 +1,4 @@
-"""vit-pytorch in a process of its own: a class of it, its arguments, and a state dict.
+"""vit-pytorch in a separate process: a class of it, its arguments, and a state dict.
 
 python -m vitral.weights.oracles.vit_pytorch FOLDER
 """
