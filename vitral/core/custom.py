@@ -173,7 +173,7 @@ def find_class(reference: str, base: type[T], where: str = "") -> type[T]:
         raise ConfigError(message, code="config.not_importable", where=where, hint="define the class again first")
     if not is_trusted():
         raise ConfigError(
-            f"{reference} is code of a user, which is imported only on request",
+            f"{reference} is not part of Vitral, and importing it runs its code",
             code="config.untrusted",
             where=where,
             hint="add --trust, or trust=True in Python, if you trust it; or import the class yourself first",

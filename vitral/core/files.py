@@ -89,7 +89,7 @@ def _check(status: os.stat_result, path: PathLike, max_bytes: int) -> int:
     if kind != stat.S_IFREG:
         raise NotRegularFile(errno.EINVAL, f"expected a file, found {KINDS.get(kind, 'something else')}", str(path))
     if status.st_dev in _virtual_devices():
-        raise NotRegularFile(errno.EINVAL, "expected a file, found an entry of the kernel", str(path))
+        raise NotRegularFile(errno.EINVAL, "expected a file, found a special file of the kernel", str(path))
     if status.st_size > max_bytes:
         message = f"{status.st_size:,} bytes, the limit is {max_bytes:,}"
         raise FileTooLarge(errno.EFBIG, message, str(path))

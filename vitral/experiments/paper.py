@@ -111,7 +111,7 @@ def make_plan(experiment: Experiment, request: Request) -> Plan:
         raise ConfigError(message, code="config.unsupported", where="paper", hint=hint)
     if request.scale == "full" and experiment.trained and not request.data:
         message = "the original data is not on this machine"
-        hint = "see the plan and its cost with --plan; or give data and the weeks it takes: --data imagenet/"
+        hint = "see the plan and its cost with --plan, or pass your own copy of the data: --data imagenet/"
         raise ConfigError(message, code="config.missing_value", where="--data", hint=hint)
     return plan_experiment(experiment, request.scale, request.data, request.root)
 

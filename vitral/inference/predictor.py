@@ -250,7 +250,7 @@ class Predictor:
         return read_batches(images, self.bundle.preprocessing, batch_size, self._decode)
 
     def close(self) -> None:
-        """End the child processes of an `Isolation`; files that they are decoding are errors."""
+        """End the child processes of an `Isolation`. Files that they are decoding are reported as errors."""
         if isinstance(self._decode, IsolatedDecoder):
             self._decode.close()
 

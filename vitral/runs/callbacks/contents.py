@@ -66,6 +66,6 @@ class ContentRecorder:
         except FileNotFoundError:
             return ""
         except (OSError, ValueError, KeyError, TypeError):
-            message, hint = "is not what vitral has written", "restore the file"
+            message, hint = "is damaged: vitral did not write it like this", "restore the file"
             raise DataError(message, code="data.changed", where=self.folder.fingerprint, hint=hint) from None
         return str(found)
