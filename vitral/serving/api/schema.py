@@ -64,7 +64,7 @@ REFUSALS = {
         "serve.bad_request",
         "the form cannot be read: it ends before its last boundary",
         "body",
-        "let a library build the form",
+        "use an HTTP library to build the form",
     ),
     401: Refusal(
         "The token is missing or wrong.",

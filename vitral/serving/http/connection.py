@@ -97,7 +97,7 @@ class LimitedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP as any other error."""
-        hint = "let a library build the request"
+        hint = "use an HTTP library to build the request"
         self._end(ServeError(self._check.fault or msg, code="serve.bad_request", where="request", hint=hint), 400)
 
     def _watch(self) -> None:

@@ -211,4 +211,4 @@ def shown_name(filename: bytes) -> str:
 def bad_form(reason: str) -> ServeError:
     """The error of a form that cannot be parsed."""
     message = f"the form cannot be read: {reason}"
-    return ServeError(message, code="serve.bad_request", where="body", hint="let a library build the form")
+    return ServeError(message, code="serve.bad_request", where="body", hint="use an HTTP library to build the form")
