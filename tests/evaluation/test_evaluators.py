@@ -16,7 +16,7 @@ KINDS = [judge.model_fields["kind"].default for judge in union_members(Evaluator
 
 
 def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
-    assert KINDS == ["accuracy", "label_sets", "knn", "fewshot", "linear", "resolution", "tokens"]
+    assert KINDS == ["accuracy", "label_sets", "knn", "fewshot", "linear", "resolution", "tokens", "robustness"]
     assert [found.model_fields["kind"].default for found in union_members(EvaluatorResult)] == KINDS
 
 

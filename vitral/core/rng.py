@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     SEARCH = 4
     MASKING = 5
     FITTING = 6
+    ROBUSTNESS = 7
 
 
 def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0, third: int = 0) -> np.random.Generator:

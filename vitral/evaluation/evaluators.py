@@ -12,6 +12,7 @@ from vitral.evaluation.knn import KnnEvaluator, KnnResult
 from vitral.evaluation.label_sets import LabelSetsEvaluator, LabelSetsResult, refuse_label_sets
 from vitral.evaluation.linear_probe import LinearEvaluator, LinearResult
 from vitral.evaluation.resolution import ResolutionEvaluator, ResolutionResult
+from vitral.evaluation.robustness.evaluator import RobustnessEvaluator, RobustnessResult
 from vitral.evaluation.subject import SubjectModel
 from vitral.evaluation.token_merging import TokenMergingEvaluator, TokenMergingResult
 
@@ -23,9 +24,17 @@ Evaluator = (
     | LinearEvaluator
     | ResolutionEvaluator
     | TokenMergingEvaluator
+    | RobustnessEvaluator
 )
 EvaluatorResult = Annotated[
-    AccuracyResult | LabelSetsResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult,
+    AccuracyResult
+    | LabelSetsResult
+    | KnnResult
+    | FewShotResult
+    | LinearResult
+    | ResolutionResult
+    | TokenMergingResult
+    | RobustnessResult,
     OpenUnion(),
 ]
 

@@ -15,6 +15,8 @@ from vitral.evaluation.knn import FOLDS, KnnResult
 from vitral.evaluation.label_sets import LabelSetsResult
 from vitral.evaluation.linear_probe import LinearResult
 from vitral.evaluation.resolution import ResolutionResult, SizeResult
+from vitral.evaluation.robustness.conditions import PARTS
+from vitral.evaluation.robustness.evaluator import RobustnessCurve, RobustnessResult
 from vitral.evaluation.token_merging import TokenMergingResult
 from vitral.html.charts import linear_axis
 from vitral.html.notebook import Block, Plot, Table, notebook_card
@@ -210,6 +212,34 @@ def _(result: TokenMergingResult) -> list[Block]:
         "",
         Plot(draw_plot(points, "images/s", lambda share: f"{100 * share:g}%")),
     ]
+
+
+@describe_result.register
+def _(result: RobustnessResult) -> list[Block]:
+    of = f" of {result.images_in_split:,}" if result.images < result.images_in_split else ""
+    blocks: list[Block] = [
+        Table([("top-1", _with_interval(result.top1, result.ci95))]),
+        f"{result.images:,}{of} images"
+        + (f"; patches and textures are from {result.held_out}" * bool(result.held_out)),
+    ]
+    for part in PARTS:
+        curves = result.of(part)
+        if curves:
+            blocks += ["", part, Table(_curve_rows(curves), has_header=True)]
+    if result.corruptions:
+        found = result.corruptions
+        mce = f"; mCE {percent(found.mce)}, relative to {printable(found.relative_to)}" if found.mce is not None else ""
+        blocks += ["", f"mean corruption error {percent(found.mean_error)}, relative to no other model{mce}"]
+        blocks += [f"corruptions with the constants of {'CIFAR-10-C' if found.constants == 'cifar' else 'ImageNet-C'}"]
+    return [*blocks, f"page: {printable(result.page)}"] if result.page else blocks
+
+
+def _curve_rows(curves: Sequence[RobustnessCurve]) -> list[tuple[str, ...]]:
+    """A row for each curve, a column for each of its points."""
+    widest = max(curves, key=lambda curve: len(curve.points))
+    head = ["", *(point.label for point in widest.points)]
+    rows = [(each.name, *(percent(point.top1) for point in each.points)) for each in curves]
+    return [tuple(head), *rows]
 
 
 def _lost_points(row: SizeResult, own: SizeResult) -> str:

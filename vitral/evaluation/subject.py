@@ -5,7 +5,7 @@ B images of a batch, N of a split, H x W pixels, C channels, D width, K classes.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +22,7 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError, DataError, WeightsError
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import SamplingPlan, Sequential
-from vitral.data.samples import SPLITS, Samples, Split, format_names
+from vitral.data.samples import SPLITS, Item, Samples, Split, format_names
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.evaluation.feature_cache import FeatureCache, cache_key
 from vitral.models.base import Model
@@ -281,7 +281,11 @@ class SubjectModel:
             raise DataError(message, code="data.too_few", where=self.samples.where, hint=hint)
 
     def _loader(self, split: Split, image: Size) -> Loader:
-        needs, items, most = self.bundle.preprocessing, self.samples.of(split), self.context.batch_size
+        return self.loader(self.samples.of(split), image)
+
+    def loader(self, items: Sequence[Item], image: Size) -> Loader:
+        """Reads these items once, in their order."""
+        needs, most = self.bundle.preprocessing, self.context.batch_size
         pixels, usual = image.height * image.width, self.train_size.height * self.train_size.width
         batch = max(1, min(most, most * usual // pixels))  # fewer at a time if they are larger
         plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), Sequential(), batch, seed=0)

@@ -1,25 +1,36 @@
 """`vitral evaluate`."""
 
 import logging
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vitral.cli.terminal import options
 from vitral.cli.terminal.app import progress_bar, verb
-from vitral.cli.terminal.completion import EVALUATORS, SPLITS, complete_from, complete_list
+from vitral.cli.terminal.completion import EVALUATORS, ROBUSTNESS_PARTS, SPLITS, complete_from, complete_list
 from vitral.cli.terminal.options import option
 from vitral.cli.terminal.text import echo
 from vitral.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitral.evaluation.evaluators import Evaluator
 
 log = logging.getLogger("vitral")
 
 WITH_HELP = f"Evaluators, separated by commas: {', '.join(EVALUATORS)}."
 SPLIT_HELP = "The split to evaluate on: test or val."
+IMAGES_HELP = "At most so many images for robustness, drawn by the seed, such as 5000."
+PARTS_HELP = f"What robustness does to images, separated by commas: {', '.join(ROBUSTNESS_PARTS)}."
+REFERENCE_HELP = "What mCE of robustness is relative to: alexnet, or the JSON of an evaluation of another model."
+PAGE_HELP = "Also write a page with the pictures and curves of robustness, such as robustness.html."
 SPLIT_DEFAULT = "test, or val where there is no test"
 
 
-@verb("vitral evaluate runs/photos photos/", "vitral evaluate runs/photos photos/ --with accuracy,knn --json")
+@verb(
+    "vitral evaluate runs/photos photos/",
+    "vitral evaluate runs/photos photos/ --with accuracy,knn --json",
+    "vitral evaluate runs/photos photos/ --with robustness --page robustness.html",
+)
 def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     model: options.Model,
     data: options.Data,
@@ -33,6 +44,10 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     seed: Annotated[int, option("N", "Random seed of folds and few-shot draws.", min=0)] = 0,
     lenient: options.Lenient = False,
     max_pixels: options.MaxPixels = None,
+    images: Annotated[int, option("N", IMAGES_HELP, min=1)] = 1000,
+    parts: Annotated[str, option("A,B", PARTS_HELP, "all", complete_list(ROBUSTNESS_PARTS))] = "",
+    reference: Annotated[str, option("NAME|FILE", REFERENCE_HELP, "none")] = "",
+    page: Annotated[str, option("FILE", PAGE_HELP, "no page")] = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not cache features on disk.")] = False,
 ) -> None:
     """Measure the accuracy of a model, or the quality of its features.
@@ -54,11 +69,29 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     settings |= {"cache": False} if no_cache else {}
     settings |= {"lenient": True} if lenient else {}
     settings |= {"max_pixels": max_pixels} if max_pixels else {}
+    settings |= {"with_": with_robustness(with_, images, parts, reference, page)}
     keep_freed_memory()
-    evaluation = evaluate_model(model, data, **settings, with_=with_, split=split, root=root, progress=progress_bar)
+    evaluation = evaluate_model(model, data, **settings, split=split, root=root, progress=progress_bar)
     for note in evaluation.notes:
         log.info(note)
     if json:
         echo(evaluation.to_json())
     else:
         print_evaluation(format_evaluation(evaluation), Console())
+
+
+def with_robustness(names: str, images: int, parts: str, reference: str, page: str) -> "list[Evaluator]":
+    """The evaluators that are named, robustness among them with its settings."""
+    from vitral.evaluation.evaluators import parse_evaluators
+    from vitral.evaluation.robustness.evaluator import RobustnessEvaluator, parse_parts
+
+    found = parse_evaluators(names)
+    settings = {"images": images, "reference": reference, "page": page, "parts": parse_parts(parts)}
+    defaults = RobustnessEvaluator().model_dump()
+    if not any(isinstance(each, RobustnessEvaluator) for each in found):
+        if given := [name for name, value in settings.items() if value != defaults[name]]:
+            message, hint = f"--{given[0]} is for robustness", "add robustness to --with, or leave it out"
+            raise ConfigError(message, code="config.conflict", where=f"--{given[0]}", hint=hint)
+        return found
+    own = RobustnessEvaluator.model_validate(settings)
+    return [own if isinstance(each, RobustnessEvaluator) else each for each in found]
