@@ -7,6 +7,7 @@ import pytest
 from tests.errors import raises
 from tests.evaluation.subjects import striped_model, stripes, subject, tools, without
 from tests.evaluation.test_token_merging import Blunt
+from vitral.cli.terminal.completion import EVALUATORS
 from vitral.core.config import union_members
 from vitral.evaluation.evaluators import Evaluation, Evaluator, EvaluatorResult, parse_evaluators, run_evaluators
 from vitral.evaluation.fewshot import FewShotEvaluator
@@ -16,7 +17,7 @@ KINDS = [judge.model_fields["kind"].default for judge in union_members(Evaluator
 
 
 def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
-    assert KINDS == ["accuracy", "label_sets", "knn", "fewshot", "linear", "resolution", "tokens", "robustness"]
+    assert list(EVALUATORS) == KINDS
     assert [found.model_fields["kind"].default for found in union_members(EvaluatorResult)] == KINDS
 
 
@@ -25,7 +26,7 @@ def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
     samples = stripes()
     if kind == "label_sets":
         samples = replace(samples, label_sets={item.name: (0, 1) for item in samples.items})
-    means = tools()._replace(merging_engines=Blunt(most=9))
+    means = tools()._replace(merging_engines=Blunt(most=9), ood_data=stripes(("x", "y")))
     found = run_evaluators(parse_evaluators(kind), subject(samples=samples, means=means))
     whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, results=found, notes=())
     assert [each.kind for each in whole.results] == [kind]

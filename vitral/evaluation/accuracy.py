@@ -136,14 +136,14 @@ def compute_accuracy(predictions: Predictions, classes: Sequence[str]) -> Accura
         top1=correct / images,
         ci95=wilson_interval(correct, images),
         top5=int((ranks < 5).sum()) / images if len(classes) > 5 else None,
-        loss=_losses(predictions).double().mean().item(),
+        loss=prediction_losses(predictions).double().mean().item(),
         majority_baseline=int(labels.bincount().max()) / images,
         classes=_by_class(counts, classes),
         confusion_counts=counts,
     )
 
 
-def _losses(predictions: Predictions) -> Tensor:
+def prediction_losses(predictions: Predictions) -> Tensor:
     """The cross-entropy of each image (N,)."""
     logits, labels = predictions.logits, predictions.labels
     if predictions.activation == "sigmoid":

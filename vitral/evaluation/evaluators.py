@@ -6,11 +6,14 @@ from typing import Annotated
 from vitral.core.config import Config, OpenUnion, union_members
 from vitral.core.errors import ConfigError, suggest_choice
 from vitral.data.samples import Split
+from vitral.evaluation.abstention import AbstentionEvaluator, AbstentionResult
 from vitral.evaluation.accuracy import AccuracyEvaluator, AccuracyResult
+from vitral.evaluation.calibration import CalibrationEvaluator, CalibrationResult
 from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
 from vitral.evaluation.knn import KnnEvaluator, KnnResult
 from vitral.evaluation.label_sets import LabelSetsEvaluator, LabelSetsResult, refuse_label_sets
 from vitral.evaluation.linear_probe import LinearEvaluator, LinearResult
+from vitral.evaluation.ood import OodEvaluator, OodResult
 from vitral.evaluation.resolution import ResolutionEvaluator, ResolutionResult
 from vitral.evaluation.robustness.evaluator import RobustnessEvaluator, RobustnessResult
 from vitral.evaluation.subject import SubjectModel
@@ -18,20 +21,26 @@ from vitral.evaluation.token_merging import TokenMergingEvaluator, TokenMergingR
 
 Evaluator = (
     AccuracyEvaluator
+    | CalibrationEvaluator
+    | AbstentionEvaluator
     | LabelSetsEvaluator
     | KnnEvaluator
     | FewShotEvaluator
     | LinearEvaluator
+    | OodEvaluator
     | ResolutionEvaluator
     | TokenMergingEvaluator
     | RobustnessEvaluator
 )
 EvaluatorResult = Annotated[
     AccuracyResult
+    | CalibrationResult
+    | AbstentionResult
     | LabelSetsResult
     | KnnResult
     | FewShotResult
     | LinearResult
+    | OodResult
     | ResolutionResult
     | TokenMergingResult
     | RobustnessResult,

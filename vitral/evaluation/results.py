@@ -8,18 +8,22 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from vitral.evaluation.abstention import AbstentionResult
 from vitral.evaluation.accuracy import Accuracy, AccuracyResult, Interval
+from vitral.evaluation.calibration import CalibrationErrors, CalibrationResult
+from vitral.evaluation.charts import coverage_chart, reliability_chart
 from vitral.evaluation.evaluators import Evaluation
 from vitral.evaluation.fewshot import FewShotResult, Score
 from vitral.evaluation.knn import FOLDS, KnnResult
 from vitral.evaluation.label_sets import LabelSetsResult
 from vitral.evaluation.linear_probe import LinearResult
+from vitral.evaluation.ood import OodResult
 from vitral.evaluation.resolution import ResolutionResult, SizeResult
 from vitral.evaluation.robustness.conditions import PARTS
 from vitral.evaluation.robustness.evaluator import RobustnessCurve, RobustnessResult
 from vitral.evaluation.token_merging import TokenMergingResult
 from vitral.html.charts import linear_axis
-from vitral.html.notebook import Block, Plot, Table, notebook_card
+from vitral.html.notebook import Block, Charts, Plot, Table, notebook_card
 from vitral.html.page import printable
 from vitral.html.text import MISSING, align_columns, format_loss, format_points, percent, shorten
 
@@ -98,6 +102,8 @@ def format_result(result: object) -> list[str]:
                 lines += align_columns(block.rows)
             case Plot():
                 lines += block.lines
+            case Charts():  # their numbers are in the tables
+                pass
             case _:
                 lines.append(str(block))
     return lines
@@ -121,6 +127,82 @@ def _(result: AccuracyResult) -> list[Block]:
         ("calibration error", f"{format_points(calibration.ece)}; mean confidence {confidence}"),
     ]
     return [Table([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
+
+
+@describe_result.register
+def _(result: CalibrationResult) -> list[Block]:
+    shown = {"as it is": result.now}
+    if result.scaled and result.temperature:
+        shown[f"temperature {result.temperature:.4g}"] = result.scaled
+    table = [("", *shown)]
+    table += [(name, *(value(errors) for errors in shown.values())) for name, value in CALIBRATION_ROWS.items()]
+    bins = [("confidence", "images", "mean confidence", "accuracy")]
+    for each in result.now.bins:
+        if each.images:
+            cells = (f"{each.images:,}", percent(each.confidence), percent(each.accuracy))
+            bins.append((f"{percent(each.low)} to {percent(each.high)}", *cells))
+    stored = f"the model has a temperature of {result.stored_temperature:.4g} already"
+    return [
+        f"top-1 {percent(result.accuracy)} on {result.images:,} images",
+        *([stored] if result.stored_temperature != 1 else []),
+        Table(table, has_header=True),
+        result.note,
+        "",
+        Table(bins, has_header=True),
+        Charts([reliability_chart(result)]),
+    ]
+
+
+def _chance(errors: CalibrationErrors) -> str:
+    return f"{format_points(errors.ece_by_chance)}, 95% below {format_points(errors.ece_by_chance_p95)}"
+
+
+CALIBRATION_ROWS: dict[str, Callable[[CalibrationErrors], str]] = {
+    "loss": lambda errors: format_loss(errors.nll),
+    "Brier score": lambda errors: f"{errors.brier:.4f}",
+    "calibration error": lambda errors: format_points(errors.ece),
+    "  by chance alone": _chance,
+    "  bins of equal mass": lambda errors: format_points(errors.ece_equal_mass),
+    "  classwise": lambda errors: format_points(errors.classwise_ece),
+    "mean confidence": lambda errors: percent(errors.mean_confidence),
+}
+
+
+@describe_result.register
+def _(result: AbstentionResult) -> list[Block]:
+    points = [("answered", "threshold", "accuracy")]
+    for point in result.points:
+        cells = (f"{point.threshold:.4f}", _with_interval(point.accuracy, point.ci95))
+        points.append((percent(point.coverage), *cells))
+    targets = [("wanted", "threshold", "answered", "accuracy")]
+    for target in result.targets:
+        threshold = MISSING if target.threshold is None else f"{target.threshold:.4f}"
+        cells = (MISSING, MISSING)
+        if target.answered:
+            cells = percent(target.answered.coverage), _with_interval(target.answered.accuracy, target.answered.ci95)
+        targets.append((percent(target.accuracy), threshold, *cells))
+    chosen = f"thresholds have the wanted accuracy with 95% confidence on {result.chosen_images:,} images of "
+    place = "which are other images" if result.chosen_apart else "the same images: optimistic"
+    return [
+        f"area under the risk-coverage curve {result.aurc:.4f}, {result.excess_aurc:.4f} above the least possible",
+        Table(points, has_header=True),
+        "",
+        Table(targets, has_header=True),
+        f"{chosen}{result.chosen_on}, {place}",
+        Charts([coverage_chart(result)]),
+    ]
+
+
+@describe_result.register
+def _(result: OodResult) -> list[Block]:
+    table = [("score", "AUROC", "FPR at 95% TPR")]
+    table += [(score.name, percent(score.auroc), percent(score.fpr95)) for score in result.scores]
+    rank = f"; rank {result.rank} of {result.width}" if result.rank < result.width else ""
+    return [
+        f"{result.images:,} images against {result.ood_images:,} of {printable(result.data)}",
+        Table(table, has_header=True),
+        f"mahalanobis and knn (k = {result.k}) are fitted on {result.train_images:,} training images{rank}",
+    ]
 
 
 @describe_result.register

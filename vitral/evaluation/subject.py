@@ -210,6 +210,7 @@ class EvaluationContext(NamedTuple):
     cache: FeatureCache
     progress: Progress
     merging_engines: MergingEngineFactory | None = None  # only token merging needs it
+    ood_data: Samples | None = None  # images unlike the data, which only `ood` needs
 
 
 class LabeledFeatures(NamedTuple):
@@ -229,7 +230,7 @@ class SubjectModel:
     split: Split
     context: EvaluationContext
     _features: dict[Split, LabeledFeatures] = field(default_factory=dict, init=False, repr=False)
-    _predictions: dict[Size, Predictions] = field(default_factory=dict, init=False, repr=False)
+    _predictions: dict[tuple[Split, Size], Predictions] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def train_size(self) -> Size:
@@ -245,14 +246,17 @@ class SubjectModel:
             self._features[split] = LabeledFeatures(values, labels)
         return self._features[split]
 
-    def predictions(self, image: Size) -> Predictions:
-        """The predictions at an image size; the labels are the model's."""
-        if image not in self._predictions:
-            loader = self._loader(self.split, image)
-            with self.context.progress(f"predicting at {image}", len(loader.labels)) as advance:
+    def predictions(self, image: Size, split: Split | None = None) -> Predictions:
+        """The predictions at an image size, of the split evaluated or another; the labels are the model's."""
+        split = split or self.split
+        if (split, image) not in self._predictions:
+            loader = self._loader(split, image)
+            message = f"predicting at {image}" if split == self.split else f"predicting {split}"
+            with self.context.progress(message, len(loader.labels)) as advance:
                 found = predict(self.model, *self._inputs(loader), advance)
-            self._predictions[image] = found._replace(labels=match_labels(self.samples, self.bundle)[found.labels])
-        return self._predictions[image]
+            labels = match_labels(self.samples, self.bundle)[found.labels]
+            self._predictions[split, image] = found._replace(labels=labels)
+        return self._predictions[split, image]
 
     def engine_predictions(self, engine: EngineFunction, message: str) -> Predictions:
         """The predictions of an engine at the training size; the labels are the model's."""

@@ -15,6 +15,7 @@ class BaseHead(Config):
 
     num_classes: int = Field(default=1000, ge=1, le=10_000_000)
     bias: float = 0.0  # initial; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
+    temperature: float = Field(default=1.0, gt=0)  # divides the logits; fitted on held-out images (arXiv 1706.04599)
 
 
 class LinearHead(BaseHead):
@@ -23,20 +24,21 @@ class LinearHead(BaseHead):
     kind: Literal["linear"] = "linear"
 
     def build(self, width: int) -> nn.Module:
-        return Classifier(width, self.num_classes, self.bias)
+        return Classifier(width, self)
 
 
 class Classifier(InitModule):
-    def __init__(self, width: int, classes: int, start: float) -> None:
+    def __init__(self, width: int, config: BaseHead) -> None:
         super().__init__()
-        self.start = start
-        self.linear = nn.Linear(width, classes)
+        self.start, self.temperature = config.bias, config.temperature
+        self.linear = nn.Linear(width, config.num_classes)
 
     def initialize(self, init: BaseInit) -> None:
         init.head(self.linear, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x)  # (B, K)
+        logits = self.linear(x)  # (B, K)
+        return logits if self.temperature == 1 else logits / self.temperature
 
 
 class TanhHead(BaseHead):
@@ -48,7 +50,7 @@ class TanhHead(BaseHead):
 
     def build(self, width: int) -> nn.Module:
         hidden = width if self.hidden == "width" else self.hidden
-        return HiddenClassifier(width, hidden, self.activation, Classifier(hidden, self.num_classes, self.bias))
+        return HiddenClassifier(width, hidden, self.activation, Classifier(hidden, self))
 
 
 class HiddenClassifier(InitModule):
@@ -71,7 +73,7 @@ class DistilledHead(BaseHead):
     kind: Literal["distilled"] = "distilled"
 
     def build(self, width: int) -> nn.Module:
-        return DistilledClassifier(*(Classifier(width // 2, self.num_classes, self.bias) for _ in range(2)))
+        return DistilledClassifier(*(Classifier(width // 2, self) for _ in range(2)))
 
 
 class DistilledClassifier(nn.Module):

@@ -1,5 +1,6 @@
 """Evaluate a model on a dataset with one or more evaluators."""
 
+import os
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ from vitral.core.config import Config, override
 from vitral.core.custom import trusted, use_copies
 from vitral.core.errors import ConfigError, DataError
 from vitral.core.files import read_file
-from vitral.data.datasets.source import open_data
+from vitral.core.storage import make_folders, wrap_write_errors
+from vitral.data.datasets.source import open_data, open_images
+from vitral.data.loading.sampler import hold_out
 from vitral.data.samples import SPLITS, Samples, Split, StratifiedSplit
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.evaluators import Evaluation, Evaluator, parse_evaluators, run_evaluators
+from vitral.evaluation.calibration import CalibrationResult
+from vitral.evaluation.evaluators import Evaluation, Evaluator, EvaluatorResult, parse_evaluators, run_evaluators
 from vitral.evaluation.feature_cache import FeatureCache, default_cache
 from vitral.evaluation.subject import (
     EngineFunction,
@@ -33,11 +37,13 @@ from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.engines.openvino import OpenVino
 from vitral.inference.graph.graph import build_graph
 from vitral.inference.graph.token_merging import TokenMerging
+from vitral.models.head import NoHead
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe, read_recipe
 from vitral.runs.build import first_split, num_workers, select_device
 from vitral.runs.folder import RunFolder
-from vitral.weights.bundle import CODE, Bundle
+from vitral.weights.bundle import CODE, Bundle, write_bundle
+from vitral.weights.card import CardFacts, render_card
 from vitral.weights.hub import PREFIX
 from vitral.weights.load import LoadedModel, find_bundle, load
 
@@ -88,6 +94,8 @@ class EvaluateOptions(Config):
     cache: bool = True  # keep features on disk for the next evaluation
     lenient: bool = False  # use what decodes of damaged images, and name them
     max_pixels: Annotated[int, Field(ge=1)] | Literal["model"] = "model"  # of an image
+    ood_data: str = ""  # images unlike the data, for the evaluator `ood`: what `open_images` takes
+    calibrated: str = ""  # folder for a copy of the model with the temperature that `calibration` fitted
 
 
 class EvaluateKeywords(TypedDict, total=False):
@@ -100,6 +108,8 @@ class EvaluateKeywords(TypedDict, total=False):
     cache: bool
     lenient: bool
     max_pixels: int | Literal["model"]
+    ood_data: str
+    calibrated: str
     trust: bool
 
 
@@ -119,12 +129,16 @@ def evaluate(
     The model is a path that `vitral.load` takes, or its result, which is then moved to the device. The default split is
     test, or val where there is no test. A dataset without splits is split as the run of the model split it; if that run
     is not found, the default split is used and a note says so. The preprocessing is the bundle's; a different one is
-    refused. `trust` allows a model with classes of your own to import them.
+    refused. `trust` allows a model with classes of your own to import them. `calibrated` writes a copy of the model
+    with the temperature that the evaluator `calibration` fitted.
     """
     trust = settings.pop("trust", False)
     options, evaluators = override(EvaluateOptions(), settings), parse_evaluators(with_)
+    _check_calibrated(options.calibrated, evaluators)
     with trusted(trust):
         samples = data if isinstance(data, Samples) else open_data(str(data), split_config(model), root)
+        if any(evaluator.kind == "calibration" for evaluator in evaluators):
+            samples = _with_held_out(samples, model)
         chosen = choose_split(samples, split)
         loaded = model if isinstance(model, LoadedModel) else load(model)
     if preprocessing is not None:
@@ -136,8 +150,12 @@ def evaluate(
     device = select_device(recipe)
     cache = default_cache() if options.cache else FeatureCache()
     workers, engines = num_workers(recipe), default_engines()
-    context = EvaluationContext(device, options.batch_size, workers, options.seed, cache, progress, engines)
+    others = open_images(options.ood_data) if options.ood_data else None
+    context = EvaluationContext(device, options.batch_size, workers, options.seed, cache, progress, engines, others)
     subject = SubjectModel(loaded.model.to(device), bundle, samples, chosen, context)
+    results = run_evaluators(evaluators, subject)
+    if options.calibrated:
+        _write_calibrated(Path(options.calibrated).expanduser(), loaded, results)
     return Evaluation(
         model="a model in memory" if isinstance(model, LoadedModel) else str(model),
         data=samples.where,
@@ -145,9 +163,50 @@ def evaluate(
         images=len(samples.of(chosen)),
         classes=len(samples.classes),
         seed=options.seed,
-        results=run_evaluators(evaluators, subject),
+        results=results,
         notes=(*samples.notes, *data_notes(model, samples, loaded.bundle)),
     )
+
+
+def _check_calibrated(out: str, evaluators: Iterable[Evaluator]) -> None:
+    """Raise before any work if no temperature could be written."""
+    if not out:
+        return
+    if all(evaluator.kind != "calibration" for evaluator in evaluators):
+        message, hint = "only calibration fits a temperature", "add it: --with calibration"
+        raise ConfigError(message, code="config.conflict", where="--calibrated", hint=hint)
+    if os.path.lexists(Path(out).expanduser()):
+        message, hint = "already exists and is not overwritten", "choose the name of a new folder"
+        raise ConfigError(message, code="config.path_exists", where=out, hint=hint)
+
+
+def _with_held_out(samples: Samples, model: str | Path | LoadedModel) -> Samples:
+    """The samples with the validation images that the run of the model held out from the training images, if any."""
+    recipe = run_recipe(model)
+    if recipe is None or not recipe.data.hold_out or samples.of("val"):
+        return samples
+    return hold_out(samples, StratifiedSplit(fraction=recipe.data.hold_out, seed=recipe.data.split.seed))
+
+
+def _write_calibrated(home: Path, loaded: LoadedModel, results: Iterable[EvaluatorResult]) -> None:
+    """Write a copy of the bundle whose head divides by the fitted temperature; the weights are the same."""
+    found = next(each for each in results if isinstance(each, CalibrationResult))
+    head = loaded.bundle.model.head
+    if found.temperature is None or isinstance(head, NoHead):
+        message, hint = f"no bundle was written: {found.note}", "use data with validation images"
+        raise DataError(message, code="data.too_few", where="--calibrated", hint=hint)
+    scaled = head.model_copy(update={"temperature": head.temperature * found.temperature})
+    source = f"calibrated on {found.fit_images:,} held-out images"
+    bundle = loaded.bundle.model_copy(
+        update={
+            "model": loaded.bundle.model.model_copy(update={"head": scaled}),
+            "source": "; ".join(filter(None, (loaded.bundle.source, source))),
+        }
+    )
+    tensors = {name: tensor.detach().cpu() for name, tensor in loaded.model.state_dict().items()}
+    with wrap_write_errors(home):
+        make_folders(home.parent)
+    write_bundle(home, bundle, tensors, render_card(bundle, CardFacts(home.absolute().name, None, ())))
 
 
 def split_config(model: str | Path | LoadedModel) -> StratifiedSplit:

@@ -209,7 +209,7 @@ def _choose_model(
         size = source.preprocessing.image_size
         if recipe.name in KEEP_IMAGE_SIZE:
             size = nearest_image_size(source.model, recipe.model.image_size)
-        return model_config(source.model, {"head": "linear", "image_size": size} | sizes)
+        return model_config(source.model, {"head": "linear", "head.temperature": 1, "image_size": size} | sizes)
     return recipe.model
 
 

@@ -251,7 +251,7 @@ def adapt_preprocessing(preprocessing: Preprocessing, image: Size, channels: int
 
 def _with_classes(source: LoadedModel, classes: tuple[str, ...]) -> LoadedModel:
     """The model with a new head, of zeros, for other classes."""
-    model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
+    model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}", "head.temperature=1"])
     fresh = model.build()
     load_pretrained(fresh, source)
     head = {"model": model, "classes": classes, "task": "classify", "activation": "softmax"}

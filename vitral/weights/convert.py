@@ -199,6 +199,8 @@ def select_format(source: LoadedModel, library: str) -> Format:
     for format in library_formats(library):
         nearest = format.nearest(model) if isinstance(model, Vit) else model
         faults[format] = list(format.unsupported(source.bundle.model_copy(update={"model": nearest})))
+        if (temperature := getattr(model.head, "temperature", 1.0)) != 1:
+            faults[format].append(f"head.temperature: {format.title} needs 1, this model has {temperature:g}")
         differs[format] = len(config_changes(model, nearest)), isinstance(model, Vit) and not format.resamples_as(model)
     best = sorted(faults, key=lambda each: (len(faults[each]), *differs[each]))
     held = [format for format in best if not faults[format]]

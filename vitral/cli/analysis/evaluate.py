@@ -23,6 +23,8 @@ IMAGES_HELP = "At most so many images for robustness, drawn by the seed, such as
 PARTS_HELP = f"What robustness does to images, separated by commas: {', '.join(ROBUSTNESS_PARTS)}."
 REFERENCE_HELP = "What mCE of robustness is relative to: alexnet, or the JSON of an evaluation of another model."
 PAGE_HELP = "Also write a page with the pictures and curves of robustness, such as robustness.html."
+OOD_HELP = "Images unlike the data, for --with ood: a folder, also without classes, or what DATA may be."
+CALIBRATED_HELP = "Write a copy of the model with the temperature that --with calibration fitted into this new folder."
 SPLIT_DEFAULT = "test, or val where there is no test"
 
 
@@ -30,6 +32,7 @@ SPLIT_DEFAULT = "test, or val where there is no test"
     "vitral evaluate runs/photos photos/",
     "vitral evaluate runs/photos photos/ --with accuracy,knn --json",
     "vitral evaluate runs/photos photos/ --with robustness --page robustness.html",
+    "vitral evaluate runs/photos photos/ --with calibration --calibrated models/photos",
 )
 def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     model: options.Model,
@@ -38,6 +41,8 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     split: Annotated[str, option("NAME", SPLIT_HELP, SPLIT_DEFAULT, complete_from(SPLITS))] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with the confusion matrix.")] = False,
     root: options.Root = "",
+    ood_data: Annotated[str, option("DATA", OOD_HELP, "none", options.complete_data)] = "",
+    calibrated: Annotated[str, option("FOLDER", CALIBRATED_HELP, "not written")] = "",
     batch_size: Annotated[int, option("N", "Images per batch.", min=1)] = 64,
     workers: options.Workers = "auto",
     device: options.Device = "auto",
@@ -70,6 +75,7 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     settings |= {"lenient": True} if lenient else {}
     settings |= {"max_pixels": max_pixels} if max_pixels else {}
     settings |= {"with_": with_robustness(with_, images, parts, reference, page)}
+    settings |= {"ood_data": ood_data, "calibrated": calibrated}
     keep_freed_memory()
     evaluation = evaluate_model(model, data, **settings, split=split, root=root, progress=progress_bar)
     for note in evaluation.notes:

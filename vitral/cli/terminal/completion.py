@@ -30,7 +30,10 @@ MODELS = (
 DEVICES = ("auto", "cpu", "cuda", "mps")
 ENGINES = ("eager", "compiled", "onnxruntime", "openvino")
 BENCH_ENGINES = (*ENGINES, "onnxruntime int8", "openvino int8")
-EVALUATORS = ("accuracy", "label_sets", "knn", "fewshot", "linear", "resolution", "tokens", "robustness")
+EVALUATORS = (
+    "accuracy", "calibration", "abstention", "label_sets", "knn", "fewshot", "linear", "ood", "resolution", "tokens",
+    "robustness",
+)  # fmt: skip
 ROBUSTNESS_PARTS = ("occlusion", "shuffle", "texture", "patch", "attack", "corruptions")
 SPLITS = ("test", "val")
 PREDICTION_FORMATS = ("table", "json", "jsonl", "csv")

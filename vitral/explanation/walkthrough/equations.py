@@ -145,4 +145,5 @@ def describe_head(config: Vit | Resnet) -> str:
         return "      y is the answer: no head"
     hidden = f"{config.head.activation} layer, then " if isinstance(config.head, TanhHead) else ""
     both = "the mean of two heads, one for each token, each " if isinstance(config.head, DistilledHead) else ""
-    return f"      {both}{hidden}linear to {config.head.num_classes} classes"
+    scaled = f", divided by the temperature {config.head.temperature:g}" if config.head.temperature != 1 else ""
+    return f"      {both}{hidden}linear to {config.head.num_classes} classes{scaled}"
