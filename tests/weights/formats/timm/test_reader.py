@@ -77,6 +77,17 @@ def test_the_heads_of_deit_stay_apart_and_come_back(tmp_path: Path) -> None:
     assert all(torch.equal(written[name], found.weights[name]) for name in heads)
 
 
+def test_deit_without_heads_gives_the_mean_of_both_tokens_as_timm_does(tmp_path: Path) -> None:
+    found = reference("timm_deit")
+    weights = {name: tensor for name, tensor in found.weights.items() if not name.startswith("head")}
+    config = found.config | {"num_classes": 0, "model_args": found.config["model_args"] | {"num_classes": 0}}
+    loaded = load(put(tmp_path / "a", weights, config))
+    with torch.no_grad():
+        pooled, tokens = loaded.model(found.answers["images"]), found.answers["tokens"]
+    assert torch.allclose(pooled, tokens[:, :2].mean(dim=1), rtol=0, atol=TOLERANCE)
+    assert rewritten(loaded, Timm(), tmp_path / "b").keys() == weights.keys()
+
+
 def test_parts_are_recognized(tmp_path: Path) -> None:
     models = [vit(load(fixture(name, tmp_path / name, notes=True)[0])) for name in NOTED]
     deit, normed, clip, gated, registers = models

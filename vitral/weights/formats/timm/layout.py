@@ -13,7 +13,7 @@ from vitral.models.base import Grid
 from vitral.models.block import MultiBranch, Parallel
 from vitral.models.embed import Hybrid
 from vitral.models.mlp import SwiGlu
-from vitral.models.pool import AttentionPool, DistilledPool
+from vitral.models.pool import AttentionPool, DistilledPool, PrefixPool
 from vitral.models.position import RelativeBias, RelativeMlp, RopeMixed, inside_attention, learned_table
 from vitral.models.vit import Vit
 from vitral.weights.formats.rules import (
@@ -176,7 +176,7 @@ def stem_rules(model: Vit, layout: TensorLayout) -> Iterator[Rule]:
         yield from token_rules(model, ("embeds.cls_token", "embeds.reg_token"))
         return
     yield patch_kernel(f"{STEM}.weight", "patch_embed.proj.weight", patch)
-    second = "dist_token" if isinstance(model.pool, DistilledPool) else "reg_token"
+    second = "dist_token" if isinstance(model.pool, DistilledPool | PrefixPool) else "reg_token"
     yield from position_rules(model, ("cls_token", second), "pos_embed")
 
 

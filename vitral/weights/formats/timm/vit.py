@@ -8,7 +8,7 @@ from vitral.models.block import BlockConfig, MultiBranch, NoScale, Parallel, Pre
 from vitral.models.embed import Hybrid, Patches, StemConfig
 from vitral.models.head import DistilledHead, NoHead
 from vitral.models.mlp import MlpConfig
-from vitral.models.pool import DistilledPool
+from vitral.models.pool import DistilledPool, PrefixPool
 from vitral.models.position import Learned1d, NoPosition, PositionConfig, Resampling
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.formats.timm.arguments import (
@@ -72,7 +72,8 @@ def distilled_model(arguments: Arguments) -> TimmModel:
     tokens = model.tokens.model_copy(update={"registers": 1})
     two = head if isinstance(head, NoHead) else DistilledHead(num_classes=arguments.count("num_classes", 1000))
     position = vit_position(arguments, cls=True, registers=1)
-    changed = model.model_copy(update={"tokens": tokens, "position": position, "pool": DistilledPool(), "head": two})
+    pool = PrefixPool() if isinstance(head, NoHead) else DistilledPool()  # without heads the mean of both tokens
+    changed = model.model_copy(update={"tokens": tokens, "position": position, "pool": pool, "head": two})
     return found._replace(model=Vit.model_validate(changed.model_dump()))
 
 
