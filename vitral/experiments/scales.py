@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.datasets.named import NAMED_DATASETS
+from vitral.data.datasets.named import GENERATED, NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE
 from vitral.data.transforms.crop import RandomCrop, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED
@@ -26,7 +26,7 @@ from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
 HELD_OUT = 0.1  # of the training images, on which learning rates are chosen
-GRAY = (SAMPLE, "fashion-mnist", "mnist", "digits")
+GRAY = (SAMPLE, "fashion-mnist", "mnist", "digits", *GENERATED)
 ALL_STEPS = 1e6  # epochs between two evaluations: only the last weights are evaluated, so no evaluation chooses any
 # Training images of the originals. At `full` an arm with such a name as its data reads that folder of `--data`.
 IMAGES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_000_000, "cifar": 50_000}  # for training

@@ -11,7 +11,7 @@ Completion = Callable[[str], list[str]]
 
 DATASETS = (
     "sample", "fashion-mnist", "mnist", "cifar10", "cifar100", "digits", "imagenet", "imagenet-real", "oxford-pets",
-    "oxford-flowers", "objectnet",
+    "oxford-flowers", "objectnet", "shapes-count", "shapes-location", "shapes-orientation",
 )  # fmt: skip
 RECIPES = (
     "sample", "fashion_mnist", "fashion_masked", "fashion_finetune", "fashion_tenth", "cifar10", "cifar100",

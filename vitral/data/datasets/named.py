@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from vitral.core.errors import DataError, format_choices
-from vitral.data.datasets import arrays
+from vitral.data.datasets import arrays, shapes
 from vitral.data.datasets.arrays import IdxReader, LabeledImages, Reader, bad_archive
 from vitral.data.datasets.cifar import find_cifar
 from vitral.data.datasets.published import flowers, imagenet, objectnet, pets
@@ -111,6 +111,14 @@ class PublishedDataset(NamedTuple):
     how_to_get: str
 
 
+class GeneratedDataset(NamedTuple):
+    """A named dataset that is in no file."""
+
+    open: Callable[[], Samples]
+    folders: tuple[str, ...] = ()
+    how_to_get: str = "it is generated"
+
+
 IDX_FILES = f"its four files (train-{arrays.IMAGES}[.gz] and so on)"
 ARRAYS = {
     "fashion-mnist": NamedDataset(
@@ -164,16 +172,19 @@ PUBLISHED = {
         objectnet.is_objectnet, objectnet.open_objectnet, ("objectnet", "objectnet-1.0"), objectnet.HOW
     ),
 }
-NAMED_DATASETS: dict[str, NamedDataset | PublishedDataset] = {**ARRAYS, **PUBLISHED}
+GENERATED = {task: GeneratedDataset(partial(shapes.open_shapes, task)) for task in shapes.CLASSES}
+NAMED_DATASETS: dict[str, NamedDataset | PublishedDataset | GeneratedDataset] = {**ARRAYS, **PUBLISHED, **GENERATED}
 ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn if no root is given
 
 
 def open_named(name: str, val_split: StratifiedSplit, root: str, on_fault: OnFault = refuse) -> Samples:
     """The dataset of that name below the root, or below the usual places if the root is empty.
 
-    `val_split` applies to digits; the others have their own splits. Files of a published set that are missing go to
-    `on_fault`.
+    Generated sets have no files, so the root means nothing for them. `val_split` applies to digits; the others have
+    their own splits. Files of a published set that are missing go to `on_fault`.
     """
+    if name in GENERATED:
+        return GENERATED[name].open()
     if name in PUBLISHED:
         known = PUBLISHED[name]
         return known.open(_find(name, lambda folder: folder if known.is_there(folder) else None, root)[0], on_fault)
