@@ -19,9 +19,9 @@ PAGE, PICTURES = DOCS / "paper.md", DOCS / "paper"
 def keep(folder: Path) -> None:
     """Copy the results of an experiment, and draw its figure."""
     result = ExperimentResult.from_json((folder / "results.json").read_bytes())
-    name = f"{result.name}-{result.scale}" if result.trained else result.name
+    name = result.name if result.computed else f"{result.name}-{result.scale}"
     (REFERENCE / f"{name}.json").write_text(result.model_dump_json() + "\n")
-    if result.trained:
+    if not result.computed:
         PICTURES.mkdir(exist_ok=True)
         (PICTURES / f"{name}.png").write_bytes(to_png(draw_result(get_experiment(result.name), result)))
 

@@ -66,7 +66,7 @@ def summary(results: Sequence[ExperimentResult]) -> Iterator[str]:
     yield "| experiment | claim | scale | verdict |"
     yield "|---|---|---|---|"
     for result in results:
-        scale = f"{result.scale}, {result.data}" if result.trained else "computed"
+        scale = f"{result.scale}, {result.data}" if result.trained else "computed" if result.computed else "measured"
         yield f"| [`{result.name}`](#{anchor(heading(result))}) | {result.claim} | {scale} | {result.verdict} |"
     done = {result.name for result in results}
     if missing := [f"`{each.name}`" for each in list_experiments() if each.name not in done]:
@@ -95,14 +95,14 @@ def section(result: ExperimentResult) -> Iterator[str]:
     yield from (f"{sentence(note)}." for note in result.notes())
     yield provenance(result)
     yield ""
-    if result.trained:
+    if not result.computed:
         yield f"![{result.title}](paper/{result.name}-{result.scale}.png)"
         yield ""
 
 
 def heading(result: ExperimentResult) -> str:
     """The title of a section."""
-    return f"{result.name}, {result.scale}" if result.trained else result.name
+    return result.name if result.computed else f"{result.name}, {result.scale}"
 
 
 def anchor(text: str) -> str:

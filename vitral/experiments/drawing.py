@@ -40,7 +40,7 @@ def bars(result: "ExperimentResult") -> Figure:
     axes = add_axes(figure, 2.4, 0.85, 4.8, height)
     scale, rows = (100 if result.share else 1), range(len(arms))
     means = [scale * (arm.mean or 0.0) for arm in arms]
-    if result.trained:
+    if not result.computed:
         axes.plot(means, rows, "|", color=HUES[0], markersize=15, markeredgewidth=2.5, label="mean over seeds")
         dots = [(scale * value, row) for row, arm in enumerate(arms) for value in arm.values]
         axes.plot(*zip(*dots, strict=True), "o", color=HUES[5], markersize=5, label="a seed")

@@ -70,10 +70,12 @@ class Experiment:
     metric: str = "accuracy"  # what is compared of what is measured
     metric_name: str = "test accuracy"
     share: bool = True  # the metric is a share, shown in percent
+    columns: Mapping[str, str] = field(default_factory=dict)  # more of what is measured, in the table: by name
     paper_name: str = ""  # what the paper's values are, if not the same metric
     budget: Literal["flops", "images"] = "flops"
     unequal: str = ""
     trained: bool = True
+    times: int = 1  # that an experiment which trains nothing measures each arm: more if it measures time
     differs: Mapping[Scale, str] = field(default_factory=dict)  # from the original
     figure: "Callable[[ExperimentResult], Figure] | None" = None  # by default bars
 

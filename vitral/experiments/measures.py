@@ -7,6 +7,7 @@ share of, and `chance` what guessing would give.
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,14 +33,15 @@ from vitral.weights.load import load
 if TYPE_CHECKING:
     from vitral.experiments.experiment import Cell
 
-IMAGES, CHANCE = "images", "chance"
+IMAGES, CHANCE, ACCURACY = "images", "chance", "accuracy"
 
 
 class Measured(NamedTuple):
-    """Numbers by name, and for each test image whether it is classified correctly."""
+    """Numbers by name, for each test image whether it is classified correctly, and arrays for the figure."""
 
     values: Mapping[str, float]
     correct: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # (images,); empty for another metric
+    arrays: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
 
 
 Measure = Callable[["Cell"], Measured]
@@ -68,7 +70,7 @@ def accuracy(cell: "Cell") -> Measured:
     loader = build_loader(recipe, samples, "test", SINGLE_PROCESS)
     found = predict(model, loader, recipe.images.normalize, device, lambda rows: rows, lambda images: None)
     correct = (found.predicted == found.labels).numpy()
-    return Measured({"accuracy": float(correct.mean()), **about(samples)}, correct)
+    return Measured({ACCURACY: float(correct.mean()), **about(samples)}, correct)
 
 
 def few_shot(shots: int) -> Measure:
@@ -86,11 +88,13 @@ def few_shot(shots: int) -> Measure:
 
 
 def together(*measures: Measure) -> Measure:
-    """All numbers of several measures; of images, what the first has."""
+    """All numbers and arrays of several measures; of images, what the first has."""
 
     def measure(cell: "Cell") -> Measured:
         found = [each(cell) for each in measures]
-        return Measured({name: value for each in found for name, value in each.values.items()}, found[0].correct)
+        values = {name: value for each in found for name, value in each.values.items()}
+        arrays = {name: array for each in found for name, array in each.arrays.items()}
+        return Measured(values, found[0].correct, arrays)
 
     return measure
 

@@ -6,11 +6,12 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from vitral.core.config import Config
 from vitral.experiments.checks import Check, Sample, Verdict, decide, is_at_chance, overall
 from vitral.experiments.experiment import Arm, Experiment, Scale
-from vitral.experiments.measures import CHANCE, IMAGES
+from vitral.experiments.measures import ACCURACY, CHANCE, IMAGES
 from vitral.html.text import MISSING, align_columns, format_count
 from vitral.training.progress import format_duration
 
@@ -32,6 +33,22 @@ class Provenance(Config):
     machine: str
 
 
+class StoredArray(Config):
+    """An array for a figure, rounded to four decimals."""
+
+    shape: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[np.float64]) -> "StoredArray":
+        """The array as numbers."""
+        return cls(shape=array.shape, values=tuple(np.asarray(array, np.float64).round(4).ravel().tolist()))
+
+    def array(self) -> NDArray[np.float64]:
+        """The numbers as an array."""
+        return np.array(self.values).reshape(self.shape)
+
+
 class CellResult(Config):
     """A finished cell: what was measured, where, by which code, and what it cost."""
 
@@ -45,6 +62,7 @@ class CellResult(Config):
     cpu_seconds: float = 0.0
     code: Provenance
     correct: str = ""  # of each test image, as bits in hexadecimal; not in results.json
+    arrays: dict[str, StoredArray] = Field(default_factory=dict)  # for the figure
 
     def correct_images(self) -> NDArray[np.bool_]:
         """Whether each test image is classified correctly; empty if that was not measured."""
@@ -110,6 +128,7 @@ class ExperimentResult(Config):
     unequal: str
     command: str
     finished: str  # ISO time, UTC
+    columns: dict[str, str] = Field(default_factory=dict)  # of the table: other metrics, and their names
     rates_by: str  # the metric on the held-out images by which rates were chosen; empty if they were not swept
     arms: tuple[ArmResult, ...]
     checks: tuple[CheckResult, ...]
@@ -121,17 +140,23 @@ class ExperimentResult(Config):
         """The table, the checks, the verdict and the cost."""
         rows = [row for _, row in self.table()]
         lines = [f"{self.title}, at the scale {self.scale} on {self.data}" if self.data else self.title]
-        lines += [f"claim: {self.claim}", "", *align_columns([self.head(), *rows], right=range(1, 8)), ""]
+        lines += [
+            f"claim: {self.claim}",
+            "",
+            *align_columns([self.head(), *rows], right=range(1, len(self.head()))),
+            "",
+        ]
         lines += self.check_lines()
         lines += [f"verdict: {self.verdict} ({VERDICT_NOTES[self.verdict]})"] if self.verdict != "none" else []
         return "\n".join([*lines, *self.notes()])
 
     def head(self) -> list[str]:
         """The names of the columns."""
-        value = [self.metric_name, "spread", "seeds"] if self.trained else [self.metric_name]
+        value = [self.metric_name, "spread", "seeds" if self.trained else "times"]
+        value = value if not self.computed else [self.metric_name]
         paper = [self.paper_name or "paper"] if any(arm.paper is not None for arm in self.arms) else []
         cost = ["rate", "parameters", "FLOPs"] if self.trained else []
-        return ["arm", *value, *paper, *cost]
+        return ["arm", *value, *paper, *self.columns.values(), *cost]
 
     def table(self) -> list[tuple[ArmResult, list[str]]]:
         """The rows as text."""
@@ -139,8 +164,9 @@ class ExperimentResult(Config):
         found = []
         for arm in self.arms:
             row = [arm.arm, self.show(arm.mean)]
-            row += [self.show(arm.spread, 2), str(len(arm.values))] if self.trained else []
+            row += [] if self.computed else [self.show(arm.spread, 2), str(len(arm.values))]
             row += [self.show(arm.paper)] if has_paper else []
+            row += [self.show_column(arm.arm, name) for name in self.columns]
             row += [f"{arm.rate:g}", format_count(arm.parameters), f"{arm.flops:.2e}"] if self.trained else []
             found.append((arm, row))
         return found
@@ -149,6 +175,26 @@ class ExperimentResult(Config):
     def trained(self) -> bool:
         """Whether anything was trained."""
         return any(cell.steps for cell in self.cells)
+
+    @property
+    def computed(self) -> bool:
+        """Whether every arm has one number, which is the same each time: nothing was trained or timed."""
+        return not self.trained and all(len(arm.values) <= 1 for arm in self.arms)
+
+    def values_of(self, arm: str, metric: str) -> list[float]:
+        """Of the seeds of an arm."""
+        return [cell.values[metric] for cell in self.cells if cell.arm == arm and metric in cell.values]
+
+    def arrays_of(self, arm: str, name: str) -> list[NDArray[np.float64]]:
+        """Of the seeds of an arm, those that have it."""
+        return [cell.arrays[name].array() for cell in self.cells if cell.arm == arm and name in cell.arrays]
+
+    def show_column(self, arm: str, metric: str) -> str:
+        """The mean and the spread of another metric."""
+        values = self.values_of(arm, metric)
+        spread = spread_of(values)
+        mean = f"{np.mean(values):,.3g}" if values else MISSING
+        return f"{mean} ± {spread:.2g}" if spread else mean
 
     def show(self, value: float | None, digits: int = 1) -> str:
         """A value of the metric for readers."""
@@ -197,7 +243,7 @@ def compare(
 ) -> list[CheckResult]:
     """The checks of an experiment on the values of its cells."""
     samples_of = partial(arm_samples, experiment, arms, cells)
-    decisions = decide(checks, samples_of, exact=not experiment.trained)
+    decisions = decide(checks, samples_of, exact=not experiment.trained and experiment.times == 1)
     return [
         CheckResult(text=check.text, metric=check.metric, **found._asdict())
         for check, found in zip(checks, decisions, strict=True)
@@ -209,9 +255,10 @@ def arm_samples(
 ) -> dict[str, Sample]:
     """The values of the compared arms, of a metric or of the one that is compared."""
     name, found = metric or experiment.metric, {}
+    share = experiment.share if not metric else metric == ACCURACY
     for arm in arms:
         own = [cell for cell in cells if cell.arm == arm.name and name in cell.values]
-        images = int(own[0].values.get(IMAGES, 0)) if own and experiment.share and not metric else 0
+        images = int(own[0].values.get(IMAGES, 0)) if own and share else 0
         if arm.compared:
             known = [cell.correct_images() for cell in own if cell.correct and images]
             correct = np.mean(known, axis=0) if known and len(known) == len(own) else np.zeros(0)
@@ -226,7 +273,7 @@ def judge(
     if not checks:
         return "none"
     chance = {cell.arm: cell.values.get(CHANCE, 0.0) for cell in cells}
-    samples = arm_samples(experiment, arms, cells)
+    samples = arm_samples(experiment, arms, cells, "" if experiment.share else ACCURACY)
     lost = any(is_at_chance(each, chance.get(name, 0.0)) for name, each in samples.items())
     return overall([each.verdict for each in checks], lost)
 

@@ -24,6 +24,7 @@ from vitral.experiments.results import (
     ExperimentResult,
     Provenance,
     RateResult,
+    StoredArray,
     compare,
     judge,
     pack_bits,
@@ -65,7 +66,8 @@ class Runner:
     def run(self) -> ExperimentResult:
         """Train and measure what is not done yet; raises Stopped after a signal."""
         if not self.plan.experiment.trained:
-            self.cells = [self._measure_untrained(*each) for each in enumerate(self.plan.arms, start=1)]
+            turns = [(planned, turn) for turn in range(self.plan.experiment.times) for planned in self.plan.arms]
+            self.cells = [self._measure_untrained(number, *each) for number, each in enumerate(turns, start=1)]
             return self.result()
         for level in range(self.plan.levels):
             arms = self.plan.level(level)
@@ -155,6 +157,7 @@ class Runner:
             rate=float(trial.recipe.optimizer.lr),
             values=dict(measured.values),
             correct=pack_bits(measured.correct),
+            arrays={name: StoredArray.of(array) for name, array in measured.arrays.items()},
             run=str(trial.folder.path.relative_to(self.folder.path)),
             steps=planned.steps,
             flops=planned.flops,
@@ -162,13 +165,14 @@ class Runner:
         )
         return _write(path, found)
 
-    def _measure_untrained(self, number: int, planned: PlannedArm) -> CellResult:
+    def _measure_untrained(self, number: int, planned: PlannedArm, turn: int) -> CellResult:
         """What is measured of a model that is not trained, written down as well: a time differs the next time."""
         path = self.folder.measured(0, f"{number:03}")
         if path.is_file():
             return CellResult.from_json(read_file(path))
-        values = dict(self.plan.experiment.measure(Cell(planned.arm, 0, planned.recipe, None)).values)
-        return _write(path, CellResult(code=_provenance(), arm=planned.arm.name, seed=0, rate=0.0, values=values))
+        torch.set_num_threads(self.request.threads)
+        values = dict(self.plan.experiment.measure(Cell(planned.arm, turn, planned.recipe, None)).values)
+        return _write(path, CellResult(code=_provenance(), arm=planned.arm.name, seed=turn, rate=0.0, values=values))
 
     def result(self) -> ExperimentResult:
         """The results of the cells that are done."""
@@ -193,6 +197,7 @@ class Runner:
             unequal=experiment.unequal,
             command=f"vitral paper {self.request.name} --scale {plan.scale}{data}{root}",
             finished=utc_now(),
+            columns=dict(experiment.columns),
             rates_by=plan.setup.recipe.task.best_by if swept else "",
             arms=tuple(self._summarize(each) for each in plan.arms if each.arm.compared),
             checks=tuple(checks),
