@@ -398,7 +398,7 @@ def documented_codes(page: str) -> list[str]:
     return re.findall(r"^\| `([a-z]+\.[a-z0-9_]+)` \|", page, flags=re.MULTILINE)
 
 
-NOT_CODES = ("json", "py", "npz", "where", "share", "fraction")
+NOT_CODES = ("json", "py", "npz", "where", "share", "fraction", "path")
 
 
 @cache
