@@ -81,7 +81,8 @@ def decide(checks: Sequence[Check], samples_of: Callable[[str], Mapping[str, Sam
 
 def pooled_spread(samples: Mapping[str, Sample]) -> tuple[float, int]:
     """The standard deviation over seeds that all arms share, and its degrees of freedom."""
-    squares = [(value - np.mean(each.values)) ** 2 for each in samples.values() for value in each.values]
+    rows = [np.array(each.values) - each.values[0] for each in samples.values() if each.values]  # 0 for equal values
+    squares = [(value - row.mean()) ** 2 for row in rows for value in row]
     degrees = sum(max(0, len(each.values) - 1) for each in samples.values())
     return (math.sqrt(sum(squares) / degrees) if degrees else 0.0), degrees
 

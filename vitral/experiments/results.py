@@ -280,4 +280,6 @@ def judge(
 
 def spread_of(values: Sequence[float]) -> float | None:
     """The standard deviation of a sample; None for fewer than two values."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return float(np.std([value - values[0] for value in values], ddof=1))  # exactly 0 for equal values
