@@ -383,6 +383,8 @@ def send_all(server: ServeProcess, count: int, seed: int) -> tuple[list[Verdict]
             verdicts += pool.map(lambda each: send(server.url, each), chunk)
             if len(verdicts) >= count / 10 * (len(memory) + 1):
                 memory.append(memory_of(server))
+                wrong = sum(bool(each.fault) for each in verdicts)
+                print(f"{len(verdicts):,} requests, {wrong} wrong answers, {memory[-1].server} MB", file=sys.stderr)
     return verdicts, memory
 
 

@@ -234,10 +234,12 @@ def reload(setting: Setting) -> dict[str, Any]:
                 time.sleep(0.05)
             times.append(round(time.monotonic() - start, 1))
             sizes.append(server.megabytes())
+        under_load = loader.is_alive()
         loader.join()
     return {
         **summarize(found, setting.seconds),
         "reload_s": times,
+        "under_load": under_load,  # to the last reload
         "megabytes": [round(each) for each in sizes],  # before, and after each
         **about(),
     }

@@ -166,7 +166,9 @@ def tell_reload(cells: Cells) -> str:
     took = ", ".join(f"{each} s" for each in found["reload_s"])
     lost = sum(count for status, count in found["statuses"].items() if status != "200")
     first, *_, last = found["megabytes"]
-    return f"{found['answered']:,} answered, {lost} lost; reloads took {took}; memory {first} MB before, {last} after"
+    late = "" if found["under_load"] else ", the last of them after the load"
+    told = f"{found['answered']:,} answered, {lost} lost; reloads took {took}{late}"
+    return f"{told}; memory {first} MB before, {last} after"
 
 
 def tell_workers(cells: Cells) -> str:
