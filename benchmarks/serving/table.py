@@ -200,7 +200,10 @@ def table(cells: Cells) -> str:
     """The table, and a line on where and when it was measured."""
     lines = []
     for row in rows(cells):
-        told = row.tell(cells) if all(name in cells for name in row.cells) else NONE
+        try:
+            told = row.tell(cells) if all(name in cells for name in row.cells) else NONE
+        except KeyError as error:
+            told = f"measured by an earlier version, without {error}: measure it again"
         lines.append(f"| {row.load} |{f' {row.goal}' if row.goal else ''} | {told} |\n")
     note = tell_machine(cells)
     return HEAD + "".join(lines) + (f"\n_{note}_\n" if note else "")

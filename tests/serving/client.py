@@ -82,11 +82,16 @@ class Held:
         self.run = run
         self.begun, self.released = threading.Event(), threading.Event()
         self.sizes: list[int] = []
+        self.is_waiting = False
 
     def __call__(self, pixels: PixelBatch) -> FloatArray:
         self.sizes.append(len(pixels))
+        self.is_waiting = True
         self.begun.set()
-        assert self.released.wait(SECONDS)
+        try:
+            assert self.released.wait(SECONDS)
+        finally:
+            self.is_waiting = False
         return self.run(pixels)
 
 
