@@ -74,7 +74,8 @@ class ServeProcess:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "vitral", "serve", "--port", "0", "--no-browser", *self.words]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        # A session of its own, as peers have: Linux may share out the processors by session.
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
         end = time.monotonic() + START_SECONDS

@@ -46,7 +46,7 @@ def rows(cells: Cells) -> list[Row]:
             tell_overload,
         ),
         Row("8 clients beside 200 slow ones", "as without them", ("slow",), tell_slow),
-        Row(f"70% of the rate for {soak:g} minutes", "memory and open files flat", ("soak",), tell_soak),
+        Row(f"70% of the rate for {soak:.3g} minutes", "memory and open files flat", ("soak",), tell_soak),
         Row(
             "SIGTERM with 50 requests in flight",
             "all accepted answered, exit 0 within 10 s",
