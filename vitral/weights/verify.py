@@ -25,7 +25,7 @@ from vitral.weights.oracles.oracle import ModelOutputs, NoOracleError, OracleAns
 from vitral.weights.reader import DEFAULT_FILE, INDEX, shard_files
 
 NUM_IMAGES, SEED = 2, 0
-OWN = "a bundle has no other library; verify the checkpoint that it was converted from"
+OWN = "it is a bundle of Vitral; if it was converted, verify the original checkpoint"
 
 
 class LibraryCheck(NamedTuple):

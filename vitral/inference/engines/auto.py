@@ -217,7 +217,7 @@ def rejection_lines(unsupported: Mapping[str, str], failed: Mapping[str, str]) -
     """Why engines were not measured, a line each."""
     lines = [f"{kind} cannot run this model: {why}" for kind, why in unsupported.items() if why != MISSING]
     if MISSING in unsupported.values():
-        lines.append("pip install 'vitral[deploy]' adds engines that may be faster: ONNX Runtime and OpenVINO")
+        lines.append("tip: pip install 'vitral[deploy]' adds engines that may be faster: ONNX Runtime and OpenVINO")
     return lines + [f"{kind} failed: {why}" for kind, why in failed.items()]
 
 
