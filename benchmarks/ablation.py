@@ -10,7 +10,6 @@ of held-out training images; the test images are not touched. Each run is a line
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -18,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.learning.cells import Record, read_records
-from benchmarks.learning.report import EMPTY
+from benchmarks.grid import EMPTY, Record, append_record, provenance, read_records
 
 CELLS = Path(__file__).with_name("ablation.jsonl")
 SEEDS = (0, 1, 2)
@@ -62,8 +60,6 @@ def open_cells(records: Sequence[Record], seeds: Sequence[int], seconds: int) ->
 
 def run_cell(cell: Cell) -> Record:
     """Train and evaluate, after a short run that tells what a step costs."""
-    from benchmarks.zoo.__main__ import provenance
-
     cost = train(cell, PILOT_STEPS, PILOT_STEPS)[0] / PILOT_STEPS
     steps = max(PILOT_STEPS, round(cell.seconds / cost))
     spent, accuracy = train(cell, steps, steps)
@@ -127,8 +123,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if cell is None:
             break
         record = run_cell(cell)
-        with given.json.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(record) + "\n")
+        append_record(given.json, record)
         print(f"{cell}: {100 * record['accuracy']:.2f}% in {record['cpu_seconds']:.0f} s", file=sys.stderr, flush=True)
     print(report(read_records(given.json), given.seconds))
 

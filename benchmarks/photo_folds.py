@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 
 import vitral
 from benchmarks.__main__ import machine, say
+from benchmarks.grid import Record, append_record, provenance, read_records
 from vitral.core.config import parse_settings
 from vitral.core.machine import other_running_threads
 from vitral.data.datasets.source import open_data
@@ -46,12 +47,12 @@ def main() -> None:
         (way,), (fold,) = given.ways, given.folds
         print(json.dumps(measure(given.photos, way, fold, given.weights, given.set)))
         return
-    done = {(cell["way"], cell["fold"]) for cell in read_cells(given.cells)}
+    done = {(cell["way"], cell["fold"]) for cell in read_records(given.cells)}
     for way in given.ways:
         for fold in given.folds:
             if (way, fold) not in done and (given.weights or way == "scratch"):
                 run_cell(given, way, fold)
-    for line in summary(read_cells(given.cells)):
+    for line in summary(read_records(given.cells)):
         print(line)
 
 
@@ -66,8 +67,7 @@ def run_cell(given: argparse.Namespace, way: str, fold: int) -> None:
         "cpu_seconds": round(used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime, 1),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    with given.cells.open("a") as file:
-        file.write(json.dumps(cell) + "\n")
+    append_record(given.cells, cell)
     say(f"{way}, fold {fold}: {cell['correct']} of {cell['images']}, {cell['cpu_seconds']} CPU seconds")
 
 
@@ -90,9 +90,8 @@ def measure(photos: Path, way: str, fold: int, weights: str, changes: Sequence[s
             images = run.evaluation.accuracy.images
             settings |= {"recipe": run.recipe.name, "steps": run.steps, "threads": run.recipe.threads}
             settings |= {"finetune": run.recipe.finetune.model_dump(mode="json")}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     found = {"way": way, "fold": fold, "correct": correct, "images": images, "set": [*changes], **settings}
-    return found | {"commit": commit, "machine": machine(), "other_threads": round(others, 1)}
+    return found | provenance() | {"machine": machine(), "other_threads": round(others, 1)}
 
 
 def divide(photos: Path, fold: int, home: Path) -> Path:
@@ -109,18 +108,14 @@ def divide(photos: Path, fold: int, home: Path) -> Path:
     return home
 
 
-def read_cells(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def summary(cells: Sequence[dict[str, object]]) -> list[str]:
+def summary(cells: Sequence[Record]) -> list[str]:
     """For each way: accuracy over all photos, mean and deviation over folds, CPU seconds of a fold."""
     lines = []
     for way in WAYS:
         found = [cell for cell in cells if cell["way"] == way]
         if found:
-            shares = [100 * float(cell["correct"]) / float(cell["images"]) for cell in found]  # type: ignore[arg-type]
-            spent = [float(cell["cpu_seconds"]) for cell in found]  # type: ignore[arg-type]
+            shares = [100 * cell["correct"] / cell["images"] for cell in found]
+            spent = [cell["cpu_seconds"] for cell in found]
             deviation = f" +- {stdev(shares):.1f}" if len(shares) > 1 else ""
             lines.append(
                 f"{way}: {mean(shares):.1f}%{deviation} over {len(found)} folds, {mean(spent):.0f} CPU seconds"

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.ablation import SEEDS, VARIANTS, Cell, open_cells, report
-from benchmarks.learning.cells import Record
+from benchmarks.grid import Record
 from vitral.core.config import override
 from vitral.recipes.small import sample
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.grid import Record
+from benchmarks.grid import read_records as read
 from benchmarks.learning.cells import (
     DATASETS,
     MINUTES,
@@ -13,12 +15,10 @@ from benchmarks.learning.cells import (
     SEEDS,
     SYSTEMS,
     Cell,
-    Record,
     best_rate,
     open_cells,
     searches,
 )
-from benchmarks.learning.cells import read_records as read
 from benchmarks.learning.report import plot, report
 from benchmarks.learning.systems import crop_and_flip, shift_and_flip
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import vitral
-from benchmarks.zoo.__main__ import read_records
+from benchmarks.grid import Record, read_records
 from benchmarks.zoo.judge import (
     Answers,
     Subject,
@@ -23,7 +23,7 @@ from benchmarks.zoo.judge import (
     verdict_of_refusal,
 )
 from benchmarks.zoo.random_weights import randomize
-from benchmarks.zoo.report import Record, failed, latest, markdown, missing_traits, reason_of, report, table
+from benchmarks.zoo.report import failed, latest, markdown, missing_traits, reason_of, report, table
 from tests.models.variants import small
 from vitral.models.vit import VisionTransformer
 from vitral.weights.formats.registry import FAMILIES

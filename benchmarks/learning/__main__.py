@@ -24,7 +24,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from benchmarks.learning.cells import Cell, Record, open_cells, read_records
+from benchmarks.grid import Record, append_record, provenance, read_records
+from benchmarks.learning.cells import Cell, open_cells
 from benchmarks.learning.report import plot, report
 
 CELLS = Path(__file__).parent / "cells.jsonl"
@@ -37,7 +38,6 @@ def run_cell(cell: Cell, root: str) -> Record:
     import torch
 
     from benchmarks.learning.systems import TRAIN, open_problem
-    from benchmarks.zoo.__main__ import provenance
 
     torch.set_num_threads(1)
     budget, train = 60.0 * cell.minutes, TRAIN[cell.system]
@@ -84,8 +84,7 @@ def run_open(roots: dict[str, str], only: str, limit: int, file: Path) -> None:
             if record is None:
                 failed.add(cell)
                 return
-            with file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(record) + "\n")
+            append_record(file, record)
         print(f"{cell}: {100 * record['accuracy']:.2f}% in {record['cpu_seconds']:.0f} s", file=sys.stderr, flush=True)
 
     with ThreadPoolExecutor(cores.qsize()) as pool:

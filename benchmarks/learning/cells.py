@@ -1,10 +1,10 @@
 """The grid: which runs there are, what each of them found, and which rate of each system was the best."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import product
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from benchmarks.grid import Record
 
 SYSTEMS = ("vitral", "timm", "vit-pytorch", "transformers", "cct")
 DATASETS = ("fashion-mnist", "cifar10")
@@ -12,8 +12,6 @@ MINUTES = (2, 5, 10)  # of CPU time, each a run of its own whose schedule ends t
 SEARCH_MINUTES = 2
 RATES = (1 / 3, 1.0, 3.0)  # times the usual rate of the system
 SEEDS = (0, 1, 2)  # of the tests; rates are compared with the first
-
-Record = Mapping[str, Any]  # a cell, what it found, and where
 
 
 class Cell(NamedTuple):
@@ -53,11 +51,3 @@ def open_cells(records: Iterable[Record]) -> Iterator[Cell]:
         else:
             wanted = searches(system, dataset) if seed == SEEDS[0] else []
         yield from (cell for cell in wanted if cell not in done)
-
-
-def read_records(path: Path) -> list[Record]:
-    """The records of a file of JSON lines; an unfinished last line is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]

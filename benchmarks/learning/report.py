@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
-from benchmarks.learning.cells import DATASETS, MINUTES, SEEDS, SYSTEMS, Record, best_rate
-
-EMPTY = "-"
+from benchmarks.grid import EMPTY, Record, spread
+from benchmarks.learning.cells import DATASETS, MINUTES, SEEDS, SYSTEMS, best_rate
 
 
 def tested(records: Sequence[Record], system: str, dataset: str) -> dict[int, list[Record]]:
@@ -18,15 +17,6 @@ def tested(records: Sequence[Record], system: str, dataset: str) -> dict[int, li
     return found
 
 
-def spread(tests: Sequence[Record]) -> str:
-    """The mean accuracy of the seeds in percent, its standard deviation, and how many were run if not all."""
-    if not tests:
-        return EMPTY
-    values = [100 * test["accuracy"] for test in tests]
-    text = f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
-    return text if len(values) == len(SEEDS) else f"{text} ({len(values)} of {len(SEEDS)} seeds)"
-
-
 def report(records: Sequence[Record]) -> str:
     """Accuracy on the test images in percent, a row for each system, in Markdown."""
     lines = []
@@ -36,7 +26,8 @@ def report(records: Sequence[Record]) -> str:
         lines.append("|---" * (len(MINUTES) + 3) + "|")
         for system in SYSTEMS:
             found = tested(records, system, dataset)
-            values = [spread(found.get(minutes, [])) for minutes in MINUTES]
+            scores = [[test["accuracy"] for test in found.get(minutes, [])] for minutes in MINUTES]
+            values = [spread(each, len(SEEDS)) for each in scores]
             parameters = f"{next(iter(found.values()))[0]['parameters']:,}" if found else EMPTY
             rate = best_rate(records, system, dataset)
             lines.append(f"| {' | '.join([system, *values, parameters, EMPTY if rate is None else f'x {rate:.2g}'])} |")

@@ -21,17 +21,16 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 import torch
 
+from benchmarks.grid import Record, append_record, provenance, read_records
 from benchmarks.zoo import huggingface_bare, huggingface_models, other_models, timm_models
 from benchmarks.zoo.judge import Subject, judge
-from benchmarks.zoo.report import Record, failed, key_of, latest, markdown, report, worst_error
-from vitral.core.machine import cpu_name
+from benchmarks.zoo.report import failed, key_of, latest, markdown, report, worst_error
 
 NAMES_A_WORKER = 20
 Target = tuple[str, str]  # group and name
@@ -110,22 +109,6 @@ def run_all(targets: Sequence[str], ways: Sequence[str]) -> Iterator[dict[str, A
                     yield {"group": group, "name": name, "way": way} | found
 
 
-def provenance() -> dict[str, Any]:
-    """The commit of ours, the libraries' versions and the machine."""
-    commit = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True, check=False)
-    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "vitral"], check=False).returncode
-    versions = {name: version(name) for name in ("timm", "transformers", "vit-pytorch", "torch")}
-    return {"commit": commit.stdout.strip() + changed * "-dirty", "machine": cpu_name(), "versions": versions}
-
-
-def read_records(path: Path | None) -> list[Record]:
-    """The records of a file of JSON lines; an unfinished last line is left out."""
-    if path is None or not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
-
-
 def choose(groups: Sequence[str], only: str) -> list[Target]:
     patterns = only.split(",")
     return [
@@ -189,8 +172,7 @@ def try_all(targets: Sequence[str], ways: Sequence[str], file: Path | None) -> l
             seen.add(f"{record['group']}/{record['name']}")
             show(record, len(seen), len(targets))
             if file:
-                with file.open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps(found[-1]) + "\n")
+                append_record(file, found[-1])
     except KeyboardInterrupt:
         print("interrupted: --resume continues", file=sys.stderr)
     return found

@@ -3,11 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from benchmarks.grid import Record
 from benchmarks.zoo.judge import FAILURES, VERDICTS
 
-Record = Mapping[str, Any]
 Key = tuple[str, str, str]  # group, name, way
 TITLES = {  # of the groups in the table of the docs
     "vit": "timm `vit_*`",
