@@ -1,5 +1,6 @@
 """Masked patches.  B images, N patches, M of them corrupted."""
 
+from math import log
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,48 @@ def test_a_tiny_set_is_learned_by_heart(target: type[Any], fields: dict[str, Any
 def lonely() -> Vit:
     """A model in which no patch sees another."""
     return small(mixer=Identity(), tokens=Tokens(cls=False), pool=MeanPool())
+
+
+def test_the_first_loss_is_that_of_predictions_that_know_nothing() -> None:
+    """The logarithm of the 512 colors, and half of what outputs of variance 0.02 ** 2 * 192 add to it."""
+    torch.manual_seed(0)
+    built, images = task(small(width=192).build()), torch.randn(16, 3, 32, 48)
+    assert built(images, torch.zeros(16), rng()).loss.item() == pytest.approx(log(512) + 0.02**2 * 192 / 2, abs=0.03)
+
+
+def test_a_step_equals_the_formula() -> None:
+    """Oracle: brute force from appendix B.1.2, patch by patch, with the colors computed from pixels of the image.
+
+    The encoder is this package's, which is compared with other libraries elsewhere; all weights get gradients.
+    """
+    torch.manual_seed(1)
+    built, images = task(small().build()).double(), pictures(small()).double()
+    with torch.no_grad():
+        built.mask.normal_()
+    loss = built(images, LABELS, rng(3)).loss
+    learning = {name: weight for name, weight in built.named_parameters() if weight.requires_grad}
+    grads = torch.autograd.grad(loss, list(learning.values()))
+    expected = loss_by_patches(built, images, *draw_corruption(3, 24, rng(3)))
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-8)
+    wanted = torch.autograd.grad(expected, list(learning.values()))
+    for name, found, each in zip(learning, grads, wanted, strict=True):
+        torch.testing.assert_close(found, each, rtol=0, atol=1e-8, msg=name)
+
+
+def loss_by_patches(built: PatchPrediction, images: Tensor, places: Tensor, sources: Tensor, masked: Tensor) -> Tensor:
+    model = built.model
+    layout, embedded = model.layout(images), model.stem(images)
+    given = [[built.mask if masked[b, n] else embedded[b, sources[b, n]] for n in range(24)] for b in range(3)]
+    seen = torch.stack([torch.stack(row) for row in given])  # (B, N, D)
+    tokens = model.encode(model.embed_patches(seen, layout), layout, layout.length())[:, -24:]
+    total = torch.zeros((), dtype=torch.float64)
+    for image, n in [(b, place) for b in range(3) for place in places[b].tolist()]:
+        rows, columns = patch_of(n)
+        patch = images[image, :, rows, columns]
+        red, green, blue = ((channel.mean().item() * 0.5 + 0.5) * 255 // 32 for channel in patch)
+        color = int(red * 64 + green * 8 + blue)
+        total = total - (built.tell.weight @ tokens[image, n] + built.tell.bias).log_softmax(dim=0)[color]
+    return total / places.numel()
 
 
 def test_patches_that_are_not_corrupted_cost_nothing() -> None:

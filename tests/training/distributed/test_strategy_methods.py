@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.data.loading.photos import photos
 from tests.errors import raises
 from tests.training.distributed.member import KINDS
-from tests.training.distributed.methods import EQUAL, METHODS, SOME, STEPS, STOP, alone, recipe
+from tests.training.distributed.methods import METHODS, SOME, STEPS, STOP, alone, recipe
 from tests.training.distributed.race import IMAGES, float64
 from vitral.core.config import union_members
 from vitral.data.datasets.source import open_data
@@ -41,7 +41,7 @@ def folder_of(name: str, request: pytest.FixtureRequest) -> Path:
     return found
 
 
-@each_of(EQUAL)
+@EVERY
 def test_two_processes_equal_one_in_float64(name: str, request: pytest.FixtureRequest) -> None:
     folder = folder_of(name, request)
     with float64():
@@ -79,7 +79,7 @@ def test_a_stop_changes_no_bit(name: str, workers: int, tmp_path: Path) -> None:
     assert second.lines == through.lines[STOP:]
 
 
-@each_of(EQUAL)
+@EVERY
 def test_microbatches_change_nothing_or_are_refused(name: str, tmp_path: Path) -> None:
     if METHODS[name].task.batch_dependence():
         with raises("config.needs_whole_batch", "microbatches"):

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
+from vitral.core.rng import image_uniforms
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Grid, Model, split_tokens
 from vitral.models.embed import Patches, PatchStem, cut_patches, join_patches
 from vitral.models.vit import VisionTransformer
-from vitral.tasks.task import BaseTask, Outcome, Reconstruction, Task, batch_mean
+from vitral.tasks.task import BaseTask, Outcome, Reconstruction, Task, batch_mean, full_precision
 
 CORRUPTED = 0.5  # of the patches
 MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the rest stay unchanged and are predicted as well
@@ -36,9 +37,10 @@ def draw_corruption(images: int, patches: int, rng: np.random.Generator) -> Corr
     """Draw for each image the corrupted patches, a fixed number, and whether each is masked, swapped or unchanged."""
     count = ceil(CORRUPTED * patches)
     own = np.tile(np.arange(patches), (images, 1))  # (B, N)
-    places = rng.permuted(own, axis=1)[:, :count]  # (B, M)
-    chance = rng.random((images, count))
-    others = (places + rng.integers(1, patches, (images, count))) % patches  # (B, M), never the patch itself
+    uniforms = image_uniforms(rng, images, patches + 2 * count)
+    order, chance, distance = np.split(uniforms, [patches, patches + count], axis=1)
+    places = np.argsort(order, axis=1, kind="stable")[:, :count]  # (B, M)
+    others = (places + 1 + (distance * (patches - 1)).astype(np.int64)) % patches  # (B, M), never the patch itself
     swapped = (chance >= MASKED) & (chance < MASKED + SWAPPED)
     sources, masked = own.copy(), np.zeros((images, patches), dtype=bool)
     np.put_along_axis(sources, places, np.where(swapped, others, places), axis=1)
@@ -209,7 +211,7 @@ class Prediction(NamedTuple):
     """The outputs for the corrupted patches of a batch, and their scaled pixels."""
 
     corruption: Corruption
-    outputs: Tensor  # (B, M, O), float32
+    outputs: Tensor  # (B, M, O), float32 or float64
     pixels: Tensor  # (B, M, C, P, Q)
 
 
@@ -251,7 +253,7 @@ class PatchPrediction(Task):
         predicted = gather_patches(split_tokens(tokens, layout).patches, corruption.indices)  # (B, M, D)
         truth = gather_patches(cut_patches(images, self.patch), corruption.indices)  # (B, M, C P Q)
         pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
-        return Prediction(corruption, self.tell(predicted).float(), pixels)
+        return Prediction(corruption, full_precision(self.tell(predicted)), pixels)
 
     def fit(self, images: Tensor) -> Tensor:
         """The images as the patches cover them."""
