@@ -91,3 +91,13 @@ def test_what_comes_before_and_after_the_steps_is_estimated(home: Path) -> None:
     assert full.finish > autotune.FINISH_SECONDS
     assert full.least > full.finish + 2 * full.evaluation
     assert probed.least > probed.finish + 5 * probed.evaluation  # it reads the training images, too
+
+
+def test_costs_are_by_the_clock_of_the_limit_and_only_classifiers_are_evaluated_at_the_end(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path), "task=masked_patches", "batch_size=12")
+    clock = iter(range(0, 1000, 7))  # seven seconds for each batch
+    found = estimate_costs(recipe, samples, HERE, clock=lambda: next(clock))
+    assert found.evaluation == pytest.approx(
+        7 * len(samples.of("val")) / min(autotune.TRIAL_IMAGES, len(samples.of("val")))
+    )
+    assert found.finish == autotune.FINISH_SECONDS

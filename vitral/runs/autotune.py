@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -169,7 +169,11 @@ class CostEstimate(NamedTuple):
 
 
 def estimate_image_seconds(
-    recipe: Recipe, samples: Samples, group: ProcessGroup, state: TrainingState | None = None
+    recipe: Recipe,
+    samples: Samples,
+    group: ProcessGroup,
+    state: TrainingState | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """The seconds per image of evaluating a few images, the slowest of all processes. A collective."""
     state = state or build_run(recipe, samples, group).state
@@ -179,20 +183,25 @@ def estimate_image_seconds(
     config = MicrobatchConfig(recipe.images.normalize, 1, group.device)
     image = 0.0
     for batch in range(min(2, loader.plan.steps_per_epoch)):  # the first one warms up
-        started = time.perf_counter()
+        started = clock()
         evaluate(state, microbatches(loader, batch, batch + 1, config))
-        image = (time.perf_counter() - started) / loader.plan.num_images(batch)
+        image = (clock() - started) / loader.plan.num_images(batch)
     return group.max(ceil(image * 1e9)) / 1e9
 
 
 def estimate_costs(
-    recipe: Recipe, samples: Samples, group: ProcessGroup, state: TrainingState | None = None
+    recipe: Recipe,
+    samples: Samples,
+    group: ProcessGroup,
+    state: TrainingState | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> CostEstimate:
     """Estimate the costs of a run beside its steps by evaluating a few images. A collective."""
     split = first_split(samples, "val", "test") or "train"
-    image = estimate_image_seconds(recipe, samples, group, state)
+    image = estimate_image_seconds(recipe, samples, group, state, clock)
     evaluation = image * len(samples.of(split)) if split != "train" else 0.0
-    final = image * len(samples.of(first_split(samples, "test", "val") or "val")) + FINISH_SECONDS
+    last = samples.of(first_split(samples, "test", "val") or "val") if recipe.task.trains == "classify" else ()
+    final = image * len(last) + FINISH_SECONDS
     fitting = image * len(samples.of("train")) if recipe.finetune.needs_train_images else 0.0
     start = evaluation if recipe.weights else 0.0
     step = STEP_COST * image * recipe.batch_size

@@ -76,6 +76,7 @@ class Session:
         self.metrics: MetricsLog | None = None  # of the main process
         self.evaluations: list[MetricsLine] = []
         self.times: TimeLog | None = None
+        self.clock = spent  # by which a time limit is kept
         self.start = self.step = 0
         self.every = max(1, round(parts.recipe.eval_every * parts.plan.steps_per_epoch))  # steps
         length = parts.recipe.length
@@ -175,7 +176,7 @@ class Session:
         """Begin to time the steps; the callback that plans them, if there is a time limit."""
         if self.budget is None or self.is_complete:
             return []
-        costs = estimate_costs(self.parts.recipe, self.parts.samples, self.group, self.parts.state)
+        costs = estimate_costs(self.parts.recipe, self.parts.samples, self.group, self.parts.state, self.clock)
         self.budget.evaluation = self.budget.evaluation or costs.evaluation
         self.budget.finish = costs.finish + BUNDLES * self._save_seconds
         self.budget.begin(self.step)
@@ -191,10 +192,10 @@ class Session:
                 where=self.folder.checkpoints,
                 hint="restore one, or start a new run from its best weights: vitral train DATA --weights RUN",
             )
-        began = time.monotonic()
+        began = self.clock()
         self.save(0)
         self.writer.wait()
-        self._save_seconds = time.monotonic() - began
+        self._save_seconds = self.clock() - began
 
     @property
     def is_complete(self) -> bool:
@@ -285,7 +286,7 @@ class Session:
         """Evaluate the averaged weights, and write a bundle if they are the best so far."""
         assert self.split
         assert self.val_loader
-        began = time.monotonic()
+        began = self.clock()
         self.writer.wait()  # the workers of the loader are forked, and a thread does not survive that
         self.report_saved()
         outcome = self.group.reduce_outcome(
@@ -304,7 +305,7 @@ class Session:
             self.artifacts.write_bundle(self.folder.best, step, line)
         self._write_live_report(step)
         if self.budget is not None:
-            self.budget.add_evaluation(time.monotonic() - began)
+            self.budget.add_evaluation(self.clock() - began)
         self._send(Evaluated(step, line.epoch, self.split, dict(line.values), is_best))
 
     def _measure_features(self, step: int) -> dict[str, float]:
