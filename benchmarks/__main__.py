@@ -8,6 +8,8 @@ Needs the environment of `make bench`. Each of the other benchmarks is a module 
   model_loading     start to first answer of timm's and transformers' files
   training          the loop against the bare step, two processes, start, memory, checkpoints
   learning          accuracy after 2, 5 and 10 CPU minutes, ours and other libraries
+  selfsupervised    a step of MAE against supervised training; DINO and MoCo v3 against lightly
+  selfsupervision   what ten CPU minutes without labels give, by method, against training from scratch
   ablation          what the parts of the demo's recipe give, at equal CPU time
   token_merging     accuracy against images a second, of merged tokens and of int8
   zoo               every plain ViT of other libraries, opened by ours: right, refused or wrong

@@ -124,7 +124,7 @@ def build_vitral(shape: Shape, engine: Engine) -> nn.Module:
     return config.build()
 
 
-def build_timm(shape: Shape) -> nn.Module:
+def build_timm(shape: Shape, any_size: bool = False) -> nn.Module:
     stub_torchvision()
     timm = import_module("timm.models.vision_transformer")
     model = timm.VisionTransformer(
@@ -134,6 +134,7 @@ def build_timm(shape: Shape) -> nn.Module:
         depth=shape.depth,
         num_heads=shape.heads,
         num_classes=shape.classes,
+        dynamic_img_size=any_size,
     )
     assert isinstance(model, nn.Module)
     return model

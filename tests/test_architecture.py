@@ -54,6 +54,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/test_layouts.py",
     "tests/test_learning.py",
     "tests/test_packaging.py",
+    "tests/test_selfsupervision.py",
     "tests/test_zoo.py",
 )
 
