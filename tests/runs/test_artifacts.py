@@ -10,7 +10,7 @@ from tests.runs.small import SETTINGS, StopAfterEachStep, begin, content, photos
 from vitral.core.config import parse_settings
 from vitral.explanation.walkthrough.describe import describe
 from vitral.runs import train as start
-from vitral.runs.artifacts import RunArtifacts, environment_facts
+from vitral.runs.artifacts import RunArtifacts, environment_facts, summarize_recipe
 from vitral.runs.build import build_run
 from vitral.runs.folder import RunFolder, capture_environment
 from vitral.runs.train import resume, train
@@ -54,6 +54,13 @@ def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Pa
     assert cost.images == 50
     assert cost.multiply_adds == 3 * 50 * once.multiply_adds
     assert cost.parameters == once.parameters
+
+
+def test_what_was_not_counted_is_not_told_and_views_are_named(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path), "task=dino", "images.views=two")
+    parts = build_run(recipe, samples, HERE)
+    assert RunArtifacts(RunFolder(tmp_path), parts, HERE).cost(step=10).multiply_adds is None
+    assert dict(summarize_recipe(recipe))["images"] == "two, 2 views of each image"
 
 
 def test_the_cost_of_stages_counts_the_layers_that_are_passed(home: Path, first: str) -> None:

@@ -18,7 +18,17 @@ from vitral.models.base import Model
 from vitral.models.embed import describe_stem
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, PlannedSteps, Recipe, Steps, TimeLimit
+from vitral.recipes.recipe import (
+    Epochs,
+    Images,
+    ImagesSeen,
+    LengthConfig,
+    ModelConfig,
+    PlannedSteps,
+    Recipe,
+    Steps,
+    TimeLimit,
+)
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.callbacks.features import FeatureMonitor, FeatureSnapshot
 from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
@@ -65,9 +75,16 @@ def summarize_recipe(recipe: Recipe) -> list[Fact]:
         ("length", f"{describe_part(recipe.length)} in batches of {recipe.batch_size:,}"),
         ("optimizer", f"{optimizer.kind}, learning rate {optimizer.lr:g}, weight decay {decay:g}"),
         ("schedule", f"{recipe.schedule.kind}, warmup {warmup_text}"),
-        ("images", ", ".join(each.kind for each in (recipe.images.crop, *recipe.images.augment))),
+        ("images", describe_views(recipe.images)),
         ("average", recipe.average.kind),
     ]
+
+
+def describe_views(images: Images) -> str:
+    """The crop and augmentations of training images, or the number of views, which have their own."""
+    if images.views.count() > 1:
+        return f"{images.views.kind}, {images.views.count()} views of each image"
+    return ", ".join(each.kind for each in (images.crop, *images.augment))
 
 
 def describe_part(part: ModelConfig | TaskConfig | LengthConfig) -> str:
@@ -270,14 +287,18 @@ class RunArtifacts:
         """Time, computation and memory up to a step, over all sessions."""
         records, model = read_times(self.folder.path), self.parts.recipe.model
         batch = self.parts.plan.batch_size
-        once = multiply_adds(model, in_full=self.parts.recipe.task.trains != "classify")
+        # Without labels there are views, teachers, decoders, and encoders of a part of the patches: not counted.
+        task = self.parts.recipe.task
+        once = multiply_adds(model, in_full=task.trains != "classify") if task.labeled else None
         spans = self.parts.recipe.finetune.spans(self.parts.steps)
         passes = sum(
             max(0, min(step, span.end) - span.first) * batch * stage_passes(span.stage, model) for span in spans
         )
         parameters = sum(weight.numel() for weight in model.build_empty().parameters())
         peak = max((record.peak_memory for record in records), default=0)
-        return Cost(total_seconds(records), step * batch, round(once * passes), peak, parameters)
+        return Cost(
+            total_seconds(records), step * batch, None if once is None else round(once * passes), peak, parameters
+        )
 
     def _notes(self, status: Status, best: int) -> list[str]:
         lines = read_metrics(self.folder.path)

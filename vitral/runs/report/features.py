@@ -17,7 +17,7 @@ from vitral.data.samples import Item
 from vitral.data.thumbnails import encode_picture, picture_url, thumbnail_url, to_rgb_image
 from vitral.evaluation.feature_space.kmeans import kmeans
 from vitral.evaluation.feature_space.neighbors import ExactSearch
-from vitral.evaluation.feature_space.projection import measure_spread, project
+from vitral.evaluation.feature_space.projection import project
 from vitral.explanation.page.pictures import heat_colors
 from vitral.explanation.trace import has_attention
 from vitral.html.text import percent
@@ -97,11 +97,10 @@ def feature_section(monitor: FeatureMonitor, snapshot: FeatureSnapshot) -> Featu
     if monitor.recipe.images.external or len(rows) < 2 or not np.isfinite(rows).all():
         return None
     gallery = _Gallery(monitor)
-    spread = measure_spread(rows)
-    measured = monitor.metrics(snapshot)
+    measured = monitor.metrics(snapshot)  # as in the curves
     facts = [
-        ("spread of the features (1: all directions, 0: collapsed)", f"{spread.std:.2f}"),
-        (f"effective rank, of {spread.width}", f"{spread.rank:.1f}"),
+        ("spread of the features (1: all directions, 0: collapsed)", f"{measured['feature_spread']:.2f}"),
+        (f"effective rank, of {rows.shape[1]}", f"{measured['effective_rank']:.1f}"),
     ]
     if "knn_accuracy" in measured:
         facts = [("k-NN accuracy, with labels that training did not use", percent(measured["knn_accuracy"])), *facts]

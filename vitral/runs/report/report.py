@@ -65,7 +65,7 @@ class Cost(NamedTuple):
 
     seconds: float
     images: int  # seen in training, counting repetitions
-    multiply_adds: int  # of training, forward and backward
+    multiply_adds: int | None  # of training, forward and backward; null where they are not counted
     peak_memory: int  # bytes
     parameters: int
 
@@ -120,7 +120,7 @@ def headline(report: Report) -> Headline:
     if not report.metrics:
         return Headline(MISSING, "nothing measured yet", "")
     line = held_out[-1] if held_out else report.metrics[-1]
-    when = f"epoch {line['epoch']:g}, step {line['step']:,} of {report.steps:,}"
+    when = f"epoch {line['epoch']:.4g}, step {line['step']:,} of {report.steps:,}"
     if held_out and "knn_accuracy" in line:
         meaning = f"of the {line['split']} images have the class of most of their nearest neighbors (k-NN accuracy)"
         return Headline(percent(line["knn_accuracy"]), meaning, f"{when}; training did not use the labels")
@@ -164,7 +164,7 @@ def _loss_findings(report: Report) -> Iterator[str]:
     lines = [line for line in held_out if line["split"] == last["split"]]
     lowest: MetricLine = min(lines, key=lambda line: line["loss"])
     if last["loss"] > OVERFIT_RATIO * lowest["loss"]:
-        best = f"was lowest at epoch {lowest['epoch']:g} ({format_loss(lowest['loss'])})"
+        best = f"was lowest at epoch {lowest['epoch']:.4g} ({format_loss(lowest['loss'])})"
         yield f"The {last['split']} loss {best} and has risen to {format_loss(last['loss'])}: the model overfits."
     elif lowest is last and report.status == "done":
         yield f"The {last['split']} loss was lowest at the end: a longer run may improve it."
@@ -300,7 +300,7 @@ def _costs(cost: Cost) -> list[Fact]:
         ("time", format_duration(cost.seconds)),
         ("images seen", format_count(cost.images)),
         ("speed, evaluation included", speed),
-        ("multiply-adds", format_count(cost.multiply_adds)),
+        *([] if cost.multiply_adds is None else [("multiply-adds", format_count(cost.multiply_adds))]),
         ("peak memory", format_bytes(cost.peak_memory)),
         ("parameters", format_count(cost.parameters)),
     ]
