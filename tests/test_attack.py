@@ -27,7 +27,7 @@ def test_special_files_and_damaged_images_are_held(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_door_holds(tmp_path: Path) -> None:
-    found = attack(tmp_path, "--share", "0.005", "--kills", "3")
+    found = attack(tmp_path, "--share", "0.02", "--kills", "6")
     assert found["failed"] == []
     assert len(found["tried"]) == 17  # families
     assert {"kills, 0 workers", "kills, 2 workers", "kills, 2 processes"} <= set(found["tried"])

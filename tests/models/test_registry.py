@@ -192,7 +192,7 @@ def test_a_name_with_a_hole_in_it_is_refused(name: str) -> None:
 def test_settings_apply_to_a_name() -> None:
     config = vit("S/16", "head.num_classes=10", "image_size=96", "position=rope2d", "mlp.activation=gelu")
     assert (config.image_size, config.position.kind) == (Size(96, 96), "rope2d")
-    assert config.head.model_dump() == {"kind": "linear", "num_classes": 10, "bias": 0.0}
+    assert config.head.model_dump() == {"kind": "linear", "num_classes": 10, "bias": 0.0, "temperature": 1.0}
     assert config.width == 384
     with raises("config.unknown_field", "head.clases"):
         model_config("S/16", settings={"head.clases": 10})

@@ -114,5 +114,7 @@ def test_many_labels_are_answered_one_by_one(recipe: Recipe, loss: str, bias: fl
 
 def test_masked_patches_learn_as_in_appendix_b() -> None:
     recipe = paper_masked()
-    assert recipe.task.model_dump() == {"kind": "masked_patches", "target": {"kind": "mean_color"}}
+    assert recipe.task.model_dump() == {
+        "kind": "masked_patches", "target": {"kind": "mean_color"}, "draws": "by_image",
+    }  # fmt: skip
     assert (recipe.optimizer.lr, recipe.batch_size, recipe.schedule.warmup) == (2e-4, 4096, 10_000)

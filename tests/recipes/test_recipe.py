@@ -24,6 +24,7 @@ from vitral.recipes.recipe import (
     read_recipe,
 )
 from vitral.tasks.classify import Classify
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.training.clip import PerParameterClip
 
 PLAN = SamplingPlan(np.zeros(25, dtype=np.int64), Shuffled(), batch_size=10, seed=0)  # two steps an epoch
@@ -108,6 +109,16 @@ def test_a_recipe_of_an_earlier_format_keeps_its_pixels() -> None:
     assert read_recipe(json.dumps(old | {"format": 3}).encode()).images.jpeg_scale == "smallest"
     assert read_recipe(json.dumps(old).encode()).images.jpeg_scale == "triple"
     assert Recipe().preprocessing().decoding.jpeg_scale == "triple"
+
+
+def test_masked_patches_of_an_older_recipe_are_drawn_as_they_were() -> None:
+    old = json.loads(Recipe(task=MaskedPatches()).to_json())
+    del old["task"]["draws"]
+    for number, draws in ((4, "by_process"), (5, "by_image")):
+        task = read_recipe(json.dumps(old | {"format": number}).encode()).task
+        assert isinstance(task, MaskedPatches)
+        assert task.draws == draws
+    assert read_recipe(json.dumps({"format": 4}).encode()) == Recipe()  # other tasks have no such field
 
 
 @pytest.mark.parametrize("format", [0, -1, 99, "4", 2.5, True, None])

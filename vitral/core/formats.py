@@ -12,13 +12,21 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 
 
+class Absent(NamedTuple):
+    """What a field of a later format was before there was one."""
+
+    value: str
+    last: int  # the last format without the field
+    kind: str = ""  # of the choice that has the field; empty for a field of every document
+
+
 class Upgrade(NamedTuple):
     """The changes since a format. Paths are those of the old document; items of a list have the path of the list."""
 
     fields: Mapping[str, str]  # path -> the new name of its last field
     values: Mapping[str, Mapping[str, str]]  # path -> old value -> new value
     last: int  # the last format with the old names; only the number of later ones changed
-    absent: Mapping[str, tuple[str, int]] = {}  # current path -> what it was before it had a field, and the last format
+    absent: Mapping[str, Absent] = {}  # by current path
 
 
 def _below(parent: str, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +98,10 @@ RECIPE = Upgrade(  # formats 1 and 2
     }
     | _below("model", _GELU),
     last=2,
-    absent={"images.jpeg_scale": ("smallest", 3)},
+    absent={
+        "images.jpeg_scale": Absent("smallest", 3),
+        "task.draws": Absent("by_process", 4, kind="masked_patches"),
+    },
 )
 
 
@@ -117,24 +128,32 @@ def upgrade_json(text: bytes, changes: Upgrade, latest: int) -> bytes:
         document = from_json(text)
     except ValueError:
         return text
+    upgraded = upgrade_document(document, changes, latest)
+    return text if upgraded is document else to_json(upgraded)
+
+
+def upgrade_document(document: Any, changes: Upgrade, latest: int) -> Any:
+    """The same of parsed JSON."""
     found = document.get("format", 1) if isinstance(document, dict) else latest
     if type(found) is not int or not 1 <= found < latest:
-        return text
+        return document
     renamed = upgrade(document, changes) if found <= changes.last else document
-    for path, (value, last) in changes.absent.items():
-        if found <= last:
-            renamed = _with_absent(renamed, path.split("."), value)
-    return to_json(renamed | {"format": latest})
+    for path, absent in changes.absent.items():
+        if found <= absent.last:
+            renamed = _with_absent(renamed, path.split("."), absent)
+    return renamed | {"format": latest}
 
 
-def _with_absent(document: Any, names: Sequence[str], value: str) -> Any:
+def _with_absent(document: Any, names: Sequence[str], absent: Absent) -> Any:
     """The document with a value at this path, unless there is one, or something else on the way."""
     if not names or not isinstance(document, dict):
         return document
     name, *below = names
     if not below:
-        return {name: value} | document
-    return document | {name: _with_absent(document.get(name, {}), below, value)}
+        return {name: absent.value} | document if absent.kind in {"", document.get("kind")} else document
+    if absent.kind and name not in document:
+        return document
+    return document | {name: _with_absent(document.get(name, {}), below, absent)}
 
 
 def _format(document: dict[str, Any]) -> int:
@@ -160,3 +179,13 @@ def upgrade_manifest(text: bytes) -> bytes:
         for name, entry in sorted(files.items())
     ]
     return to_json(document | {"format": 2, "kind": "checkpoint", "files": entries})
+
+
+def upgrade_sweep_plan(text: bytes, latest: int) -> bytes:
+    """The JSON of a sweep's plan, whose candidates hold recipes of the format with which it was planned."""
+    document = from_json(text)
+    candidates = document.get("candidates") if isinstance(document, dict) else None
+    if not isinstance(candidates, list) or not all(isinstance(each, dict) for each in candidates):
+        return text
+    upgraded = [each | {"recipe": upgrade_document(each.get("recipe"), RECIPE, latest)} for each in candidates]
+    return to_json(document | {"candidates": upgraded})

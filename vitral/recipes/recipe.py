@@ -213,7 +213,7 @@ EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, OpenUnion()]
 class Recipe(Config):
     """All settings of a run. The defaults are the paper's training of ViT-B/16 on ImageNet (Table 3)."""
 
-    format: Literal[4] = 4  # of recipe.json; core/formats.py reads the older ones
+    format: Literal[5] = 5  # of recipe.json; core/formats.py reads the older ones
     name: str = "custom"
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()

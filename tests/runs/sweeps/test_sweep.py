@@ -25,6 +25,7 @@ from vitral.runs.sweeps.folder import Candidate, SweepFolder, SweepPlan, Trial, 
 from vitral.runs.sweeps.processes import StopSweep
 from vitral.runs.sweeps.results import SweepResult
 from vitral.runs.sweeps.search import GridSearch
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 
 Ended = Callable[[Trial], None]
 
@@ -134,9 +135,9 @@ def test_a_folder_that_exists_is_not_overwritten(here: Path) -> None:
         small_sweep(here, {"lr": [1e-3]}, out="mine")
 
 
-def planned(folder: Path) -> SweepFolder:
+def planned(folder: Path, recipe: vitral.Recipe | None = None) -> SweepFolder:
     """A sweep of one candidate that was not begun."""
-    recipe = vitral.Recipe()
+    recipe = recipe or vitral.Recipe()
     return create_sweep(folder, SweepPlan(candidates=(Candidate(number=1, settings={"lr": 0.5}, recipe=recipe),)))
 
 
@@ -165,6 +166,19 @@ def test_a_plan_of_the_format_without_a_manifest_is_read(tmp_path: Path, caplog:
     with caplog.at_level("INFO", logger="vitral"):
         assert folder.read_plan().candidates[0].settings == {"lr": 0.5}
     assert "unverified" in caplog.text
+
+
+def test_a_plan_with_recipes_of_an_older_format_is_read(tmp_path: Path) -> None:
+    folder = planned(tmp_path / "sweep", vitral.Recipe(task=MaskedPatches()))
+    plan = json.loads(folder.plan.read_text())
+    older = plan["candidates"][0]["recipe"] | {"format": 4}
+    del older["task"]["draws"]
+    plan["candidates"][0]["recipe"] = older
+    folder.plan.write_text(json.dumps(plan | {"format": 1}))
+    (folder.path / "manifest.json").unlink()
+    task = folder.read_plan().candidates[0].recipe.task
+    assert isinstance(task, MaskedPatches)
+    assert task.draws == "by_process"
 
 
 @pytest.mark.parametrize("linked", ["trials", "log"])

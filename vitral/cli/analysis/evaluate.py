@@ -32,7 +32,7 @@ SPLIT_DEFAULT = "test, or val where there is no test"
     "vitral evaluate runs/photos photos/",
     "vitral evaluate runs/photos photos/ --with accuracy,knn --json",
     "vitral evaluate runs/photos photos/ --with robustness --page robustness.html",
-    "vitral evaluate runs/photos photos/ --with calibration --calibrated models/photos",
+    "vitral evaluate runs/photos photos/ --with calibration --calibrated new",
 )
 def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     model: options.Model,

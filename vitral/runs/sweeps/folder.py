@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.files import read_file
+from vitral.core.formats import upgrade_sweep_plan
 from vitral.core.manifest import MANIFEST, Manifest, file_entries, read_manifest, verify_entries, write_manifest
 from vitral.core.storage import file_digest, new_folder, write_file_atomically
 from vitral.recipes.recipe import Recipe
@@ -85,7 +86,7 @@ class SweepFolder:
         if not self.plan.is_file():
             message, hint = "not a sweep: it has no sweep.json", "give the folder that `vitral sweep` printed"
             raise ConfigError(message, code="config.not_found", where=self.path, hint=hint)
-        plan = SweepPlan.from_json(read_file(self.plan))
+        plan = SweepPlan.from_json(upgrade_sweep_plan(read_file(self.plan), Recipe().format))
         self._check_plan(plan)
         return plan
 

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitral.core.config import Config, OpenUnion, Size
@@ -34,15 +35,33 @@ class Corruption(NamedTuple):
 
 
 def draw_corruption(images: int, patches: int, rng: np.random.Generator) -> Corruption:
-    """Draw for each image the corrupted patches, a fixed number, and whether each is masked, swapped or unchanged."""
+    """Draw for each image the corrupted patches, a fixed number, and whether each is masked, swapped or unchanged.
+
+    An image of a batch has the same draws however the batch is split into processes.
+    """
     count = ceil(CORRUPTED * patches)
-    own = np.tile(np.arange(patches), (images, 1))  # (B, N)
     uniforms = image_uniforms(rng, images, patches + 2 * count)
     order, chance, distance = np.split(uniforms, [patches, patches + count], axis=1)
     places = np.argsort(order, axis=1, kind="stable")[:, :count]  # (B, M)
-    others = (places + 1 + (distance * (patches - 1)).astype(np.int64)) % patches  # (B, M), never the patch itself
+    return replace_patches(places, chance, 1 + (distance * (patches - 1)).astype(np.int64), patches)
+
+
+def draw_corruption_by_process(images: int, patches: int, rng: np.random.Generator) -> Corruption:
+    """The same from the generator of the process: what runs that began so go on with."""
+    count = ceil(CORRUPTED * patches)
+    places = rng.permuted(np.tile(np.arange(patches), (images, 1)), axis=1)[:, :count]  # (B, M)
+    chance = rng.random((images, count))
+    return replace_patches(places, chance, rng.integers(1, patches, (images, count)), patches)
+
+
+def replace_patches(
+    places: NDArray[np.int64], chance: NDArray[np.float64], distance: NDArray[np.int64], patches: int
+) -> Corruption:
+    """Corrupt the patches at these places (B, M): by chance masked, swapped for one so far away, or unchanged."""
+    own = np.tile(np.arange(patches), (len(places), 1))  # (B, N)
+    others = (places + distance) % patches  # (B, M), never the patch itself
     swapped = (chance >= MASKED) & (chance < MASKED + SWAPPED)
-    sources, masked = own.copy(), np.zeros((images, patches), dtype=bool)
+    sources, masked = own.copy(), np.zeros(own.shape, dtype=bool)
     np.put_along_axis(sources, places, np.where(swapped, others, places), axis=1)
     np.put_along_axis(masked, places, chance < MASKED, axis=1)
     return Corruption(torch.from_numpy(places), torch.from_numpy(sources), torch.from_numpy(masked))
@@ -185,6 +204,7 @@ class MaskedPatches(BaseTask):
 
     kind: Literal["masked_patches"] = "masked_patches"
     target: TargetConfig = MeanColor()
+    draws: Literal["by_image", "by_process"] = "by_image"  # by_process: as recipes did before format 5
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:
         """The task for a model with plain patches. Labels are not used.
@@ -281,7 +301,8 @@ class PatchPrediction(Task):
         return Reconstruction(levels, *joined)
 
     def corruption(self, images: int, patches: int, rng: np.random.Generator, device: torch.device) -> Corruption:
+        draw = draw_corruption if self.config.draws == "by_image" else draw_corruption_by_process
         if self.training:
-            return Corruption(*(part.to(device) for part in draw_corruption(images, patches, rng)))
-        fixed = draw_corruption(1, patches, np.random.Generator(np.random.Philox(0)))
+            return Corruption(*(part.to(device) for part in draw(images, patches, rng)))
+        fixed = draw(1, patches, np.random.Generator(np.random.Philox(0)))
         return Corruption(*(part.expand(images, -1).to(device) for part in fixed))
