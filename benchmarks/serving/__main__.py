@@ -112,7 +112,7 @@ def rate_of(cells: Cells) -> float:
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError inside the `with` after so many seconds."""
 
-    def give_up(number: int, frame: FrameType | None) -> None:
+    def give_up(number: int, frame: FrameType | None) -> None:  # what is open then closes its server
         raise TimeoutError(f"it took more than {seconds:.0f} s")
 
     before = signal.signal(signal.SIGALRM, give_up)

@@ -79,10 +79,14 @@ class ServeProcess:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
         end = time.monotonic() + START_SECONDS
-        while not self.url:
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("".join(self.lines[-20:]))
-            time.sleep(0.05)
+        try:
+            while not self.url:
+                if self.process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError("".join(self.lines[-20:]))
+                time.sleep(0.05)
+        except BaseException:  # a time limit, or Ctrl-C: no server may stay beside the next cell
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
