@@ -11,7 +11,7 @@ from scipy.special import expit, log_softmax, softmax
 from tests.evaluation.subjects import striped_model, stripes, subject
 from tests.evaluation.test_accuracy import answers_of, random_answers
 from vitral.core.activation import Activation
-from vitral.evaluation.calibration import CalibrationEvaluator, compute_errors, fit_temperature, scale
+from vitral.evaluation.calibration import NO_GAIN, CalibrationEvaluator, compute_errors, fit_temperature, scale
 from vitral.evaluation.subject import Predictions
 
 
@@ -97,3 +97,20 @@ def test_a_model_with_a_temperature_divides_its_logits_and_is_fitted_beyond_it()
     model.load_state_dict(plain.model.state_dict())
     images = torch.rand(2, 3, 16, 16)
     assert torch.equal(model(images), plain.model(images) / 2)
+
+
+def test_a_temperature_that_does_not_lower_the_loss_is_said_to_be_no_gain() -> None:
+    plain = stripes()
+    items = tuple(item._replace(split="val") if item.split == "train" else item for item in plain.items)
+    only = replace(subject(striped_model(seed=2), replace(plain, items=items)), split="val")
+    first = CalibrationEvaluator().evaluate(only)
+    assert not first.note.endswith(NO_GAIN)
+    head = only.bundle.model.head.model_copy(update={"temperature": first.temperature})
+    config = only.bundle.model.model_copy(update={"head": head})
+    model = config.build().eval()
+    model.load_state_dict(only.model.state_dict())
+    # It has the least loss on these images now, so temperatures from parts of them can only raise it.
+    again = CalibrationEvaluator().evaluate(
+        replace(only, model=model, bundle=only.bundle.model_copy(update={"model": config}))
+    )
+    assert again.note.endswith(NO_GAIN)

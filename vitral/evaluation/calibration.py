@@ -20,6 +20,7 @@ FEWEST = 20  # held-out images to fit with
 DRAWS = 200  # of outcomes, for the error that chance alone gives
 STEPS = 100  # of Newton's method at most; it takes about 8
 LOWEST, HIGHEST = 1e-3, 1e3  # of the inverse temperature
+NO_GAIN = "it does not lower the loss there, so the model is better left as it is"
 
 
 class CalibrationErrors(Config):
@@ -64,17 +65,19 @@ class CalibrationEvaluator(Config):
         check_finite(predictions.logits, "logits")
         seed = subject.context.seed
         fit = _fit(subject, predictions, seed)
+        now, scaled = compute_errors(predictions, seed), compute_errors(fit.scaled, seed) if fit.scaled else None
+        worse = scaled is not None and scaled.nll >= now.nll
         right = (predictions.predicted == predictions.labels).double().mean().item()
         return CalibrationResult(
             images=len(predictions.labels),
             accuracy=right,
-            now=compute_errors(predictions, seed),
+            now=now,
             stored_temperature=getattr(subject.bundle.model.head, "temperature", 1.0),
             temperature=fit.temperature,
             fit_images=fit.images,
             fit_split=fit.split,
-            scaled=compute_errors(fit.scaled, seed) if fit.scaled else None,
-            note=fit.note,
+            scaled=scaled,
+            note=f"{fit.note}; {NO_GAIN}" if worse else fit.note,
         )
 
 
