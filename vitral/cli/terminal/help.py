@@ -156,6 +156,8 @@ def _argument_name(parameter: Any) -> str:
 def option_help(parameter: Any) -> str:
     """What an option does, and its default."""
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
-    if parameter.is_flag or default in (None, "", []) or callable(default):
+    if parameter.is_flag:
+        default = "" if parameter.callback else "off"  # such as --help and --version, which are no settings
+    if default in (None, "", []) or callable(default):
         return str(parameter.help or "")
     return f"{parameter.help} [default:{NO_BREAK}{default}]"
