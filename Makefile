@@ -9,7 +9,7 @@ demo: .venv/bin/vitral ## train on the bundled images and look at the answers
 	.venv/bin/vitral demo
 
 # One worker more than cores: tests wait for processes and browsers as well as for the processor.
-test test-all: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr $$(nproc) + 1)
+test: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(shell expr $$(nproc) + 1)
 
 test: .venv/.ready ## run the tests, but for the variants that only multiply them: minutes
 	.venv/bin/python -m pytest -q -n auto --dist worksteal -m 'not slow'
