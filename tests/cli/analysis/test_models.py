@@ -65,7 +65,7 @@ def test_published_weights_come_with_their_hub_ids_in_100_columns(capsys: pytest
 
 def test_a_recipe_comes_with_its_lab_note(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(shown(capsys, "sample", "--recipes").split())
-    for part in ("run: vitral train sample", "takes: 73 ms", "reaches: 88.2%"):
+    for part in ("run: vitral train sample", "takes: 63 to 75 s", "reaches: 87.9%"):
         assert part in text
 
 
